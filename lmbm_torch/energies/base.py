@@ -1,4 +1,4 @@
-"""The interface of all energies, the shared implementation, and the coding of labels."""
+"""The protocol of energies, the shared implementation, and the encoding of labels."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Energy(Protocol):
         ...
 
     def add_unary(self, unary: Tensor) -> Energy:
-        """Return the energy with a score larger by ``unary`` of each label, such as a loss."""
+        """Return the energy with ``unary`` added to the score of each label, for instance a loss."""
         ...
 
 
@@ -94,12 +94,12 @@ class kept:  # in place of functools.cached_property
 
 
 class BaseEnergy:
-    """The base class of energies; a kind of energy is a frozen dataclass that adds tensors and ``score``.
+    """The base class of energies; each kind is a frozen dataclass with its own tensors and ``score``.
 
     Attributes:
-        PER_EXAMPLE: the tensors with a row for each example, and their number of axes. The first tensor
-            always has rows; its dtype and device are those of the energy. Optional tensors are None if left
-            out.
+        PER_EXAMPLE: the names of the tensors with a row for each example, and their number of axes. The first
+            tensor always has such rows, and gives the energy's dtype and device. Optional tensors may be
+            None.
 
     Examples:
         >>> import torch
@@ -113,7 +113,7 @@ class BaseEnergy:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # torch.func, such as jvp of a model, then finds the tensors of energies.
+        # So that torch.func, for instance jvp of a model, finds the tensors of energies.
         register_leaves(cls, _flat, partial(_unflat, cls))
 
     @property
@@ -143,8 +143,8 @@ class BaseEnergy:
         check_floating(name, self._first)
 
     def _resolve_negative(self: Any) -> None:
-        """Copy tensors with torch's mark of a negative (imaginary parts), which NumPy cannot read."""
-        # Compiled code reads no tensor by NumPy.
+        """Copy tensors with torch's negative bit (as of imaginary parts), which NumPy cannot read."""
+        # Compiled code does not pass tensors to NumPy.
         if is_traced():
             return
         for field in fields(self):
@@ -153,7 +153,7 @@ class BaseEnergy:
                 object.__setattr__(self, field.name, tensor.resolve_neg())
 
     def _check_table(self, name: str, *shape: int) -> None:
-        """Raise ValueError for a tensor, shared or per example, of another shape, dtype or device."""
+        """Raise ValueError if a tensor, shared or per example, has a wrong shape, dtype or device."""
         table = getattr(self, name)
         check_shape(name, table, *(() if table.ndim == len(shape) else (self.batch_size,)), *shape)
         check_like(name, table, next(iter(self.PER_EXAMPLE)), self._first)
@@ -163,7 +163,7 @@ class BaseEnergy:
         return -self.score(*labels)
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN, infinite, enormous or half-precision log-potentials."""
+        """Raise ValueError for NaN, infinite, extremely large or half-precision log-potentials."""
         check_precision(self.dtype)
         for name in self.PER_EXAMPLE:
             if getattr(self, name) is not None:
@@ -190,15 +190,16 @@ class BaseEnergy:
         return replace(self, **tensors)
 
     def add_unary(self: Any, unary: Tensor) -> Any:
-        """Return the energy with a score larger by ``unary`` of each label, such as a loss.
+        """Return the energy with ``unary`` added to the score of each label, for instance a loss.
 
         Args:
-            unary: Σ_i unary_i y_i is added, or for labels with several states Σ_t unary_t(y_t); a single row
-                serves all examples.
+            unary: the score grows by Σ_i unary_i y_i, or for labels with several states by Σ_t unary_t(y_t);
+                a single row is used for all examples.
 
         Raises:
             ValueError: ``unary`` has another shape, dtype or device than the energy.
-            TypeError: the energy takes no unary terms, such as a belief network, whose score is normalised.
+            TypeError: the energy takes no unary terms, for instance a belief network, with a normalised
+                score.
         """
         raise TypeError(
             "energy: expected a kind that takes further unary terms, such as PairwiseEnergy, got "
@@ -211,7 +212,7 @@ class BaseEnergy:
 
 
 def _flat(energy: Any) -> tuple[list[Any], tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]]:
-    """Return the tensors of an energy, and the names of the tensors with all other fields."""
+    """Return an energy's tensors, and all the rest: the tensors' names and the other fields."""
     values = {field.name: getattr(energy, field.name) for field in fields(energy)}
     names = tuple(
         field.name
@@ -251,7 +252,7 @@ class StateEnergy(BaseEnergy):
         return self.transition.ndim == 2
 
     def _check_potentials(self, num_tables: int) -> None:
-        """Raise ValueError for log-potentials of another shape, dtype or device."""
+        """Raise ValueError if a log-potential has a wrong shape, dtype or device."""
         self._resolve_negative()
         self._check_first()
         leading = () if self.is_shared else (self.batch_size, num_tables)
@@ -259,7 +260,7 @@ class StateEnergy(BaseEnergy):
         check_like("transition", self.transition, "unary", self.unary)
 
     def _check_index(self, name: str, index: Tensor, size: int) -> None:
-        """Raise ValueError for an integer tensor of another size, dtype or device."""
+        """Raise ValueError unless an integer tensor has ``size`` entries, int64 and the energy's device."""
         check_shape(name, index, size)
         if (index.dtype, index.device) != (torch.int64, self.device):
             raise ValueError(
@@ -267,11 +268,11 @@ class StateEnergy(BaseEnergy):
             )
 
     def _check_states(self, strange: Tensor, where: str = "") -> None:
-        """Raise ValueError if some labels are ``strange``, no states."""
+        """Raise ValueError if any label is marked as ``strange``, because it is no state."""
         wanted = f"labels: expected 0 to {self.num_states - 1}{where}"
 
         def refuse() -> None:
-            raise ValueError(f"{wanted}, got {int(strange.sum())} others")
+            raise ValueError(f"{wanted}, got other values for {int(strange.sum())} labels")
 
         refuse_unless(wanted, (strange,), lambda: ~strange.any(), refuse)
 
@@ -282,7 +283,7 @@ class StateEnergy(BaseEnergy):
         return self.unary.expand(*states.shape, -1).gather(-1, states[..., None]).squeeze(-1)
 
     def add_unary(self: Any, unary: Float[Tensor, "#batch positions states"]) -> Any:
-        """Return the energy with a score larger by Σ_t unary_t(y_t); see :meth:`BaseEnergy.add_unary`."""
+        """Return the energy with Σ_t unary_t(y_t) added to the score; see :meth:`BaseEnergy.add_unary`."""
         self._check_unary(unary, self.unary)
         return replace(self, unary=self.unary + unary)
 
@@ -308,7 +309,7 @@ def check_energy(energy: Any) -> None:
 
 
 def check_precision(dtype: torch.dtype) -> None:
-    """Raise ValueError for another dtype of log-potentials than float32 or float64."""
+    """Raise ValueError unless the dtype of log-potentials is float32 or float64."""
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"energy: expected float32 or float64, got {dtype}")
 
@@ -335,7 +336,7 @@ def to_spins(labels: np.ndarray, dtype: np.dtype | type | None = None) -> np.nda
 def to_spins(labels, dtype=None):
     """Convert {0, 1} labels to {−1, +1} spins s = 2y − 1; NaN (a missing label) stays NaN.
 
-    The result has ``dtype``; by default the dtype of floating-point labels, else torch's default dtype.
+    The result has ``dtype``; by default the dtype of floating-point labels; otherwise torch's default dtype.
 
     Examples:
         >>> import torch
@@ -356,7 +357,7 @@ def known_spins(energy: Energy, known: Known | None) -> Float[Tensor, "_batch la
     """Return spins of the known labels in float64, 0 for free labels; a single row if no label is known.
 
     Raises:
-        ValueError: ``known`` has another shape or other values.
+        ValueError: ``known`` has another shape than (batch, labels), or values other than 0, 1 and NaN.
     """
     if known is None:
         return torch.zeros(1, energy.num_labels, dtype=torch.float64, device=energy.device)

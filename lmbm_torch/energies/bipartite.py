@@ -79,9 +79,9 @@ class BipartiteEnergy(BaseEnergy):
         visible_labels: Shaped[Tensor, "*samples #batch visible"],
         hidden_labels: Shaped[Tensor, "*samples #batch hidden"] | None = None,
     ) -> Scores:
-        """Return v·visible + h·hidden + vᵀ coupling h; of probabilities, the expected score.
+        """Return v·visible + h·hidden + vᵀ coupling h; for probabilities, the expected score.
 
-        Without hidden labels the hidden units are summed out: −:meth:`free_energy`.
+        Without hidden labels, sum the hidden units out: the result is −:meth:`free_energy`.
         """
         if hidden_labels is None:
             return -self.free_energy(visible_labels)
@@ -125,6 +125,6 @@ class BipartiteEnergy(BaseEnergy):
         return BipartiteEnergy(self.hidden, self.visible, self.coupling.mT)
 
     def add_unary(self, unary: Float[Tensor, "#batch visible"]) -> BipartiteEnergy:
-        """Return the energy with a score larger by v·unary; see :meth:`BaseEnergy.add_unary`."""
+        """Return the energy with v·unary added to the score; see :meth:`BaseEnergy.add_unary`."""
         self._check_unary(unary, self.visible)
         return replace(self, visible=self.visible + unary)

@@ -15,17 +15,17 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
 from lmbm_torch.verdicts import refuse_unless
 
-# The label beyond a chain's end, which is no class.
+# The label of positions beyond a chain's end; it is no class.
 PADDING = -1
 HALF = (torch.float16, torch.bfloat16)
 
 
 def as_lengths(given: Any, like: Tensor) -> Tensor:
-    """Return lengths as a tensor on the device of sequences: whole numbers of an array or a list in int64.
+    """Return lengths as an int64 tensor on the device of the sequences.
 
     Args:
-        given: a tensor, kept unchanged, an array, a list, or None for the full length.
-        like: (batch, length, …).
+        given: whole numbers as an array or a list, None for the full length, or a tensor, kept unchanged.
+        like: the sequences, (batch, length, …).
     """
     if isinstance(given, Tensor):
         return given
@@ -47,7 +47,7 @@ def check_lengths(lengths: Int[Tensor, " batch"], most: int) -> None:
 
 
 def in_float(energy: Any, *names: str) -> None:
-    """Convert tensors of an energy in half precision, as of autocast, to float32."""
+    """Convert an energy's tensors in half precision (as under autocast) to float32."""
     for name in names:
         tensor = getattr(energy, name)
         if isinstance(tensor, Tensor) and tensor.dtype in HALF:
@@ -66,10 +66,10 @@ class ChainEnergy(StateEnergy):
 
     Args:
         unary: log-potentials of the states at each position, given the input.
-        transition: row r, column s: from state r to state s at the next position; the same everywhere, or one
-            matrix for each example and step.
-        lengths: positions of each chain, 1 up to ``unary``'s, a tensor, an array or a list of integers; all
-            positions if not given.
+        transition: row r, column s: log-potential of state s after state r; one matrix for all steps, or one
+            for each example and step.
+        lengths: the number of positions of each chain, at least 1, as a tensor, an array or a list of
+            integers; by default all positions of ``unary``.
 
     Log-potentials in half precision, as under autocast, are kept in float32.
 
@@ -108,11 +108,11 @@ class ChainEnergy(StateEnergy):
         return torch.arange(self.max_length, device=self.device) < self.lengths[:, None]
 
     def check_values(self) -> None:
-        """Raise ValueError as :meth:`BaseEnergy.check_values`; −∞ and any padding are allowed."""
+        """Raise ValueError as :meth:`BaseEnergy.check_values` does, but allow −∞ and any padding."""
         check_precision(self.dtype)
         check_not_mapped("unary", self.unary)
         check_not_mapped("transition", self.transition)
-        # Padding is never read.
+        # The padding may have any values.
         unary = self.unary.masked_fill(~self.inside[..., None], 0)
         transition = self.transition
         if not self.is_shared:
@@ -129,7 +129,7 @@ class ChainEnergy(StateEnergy):
         """
         strange = self.inside & ((labels < 0) | (labels >= self.num_states))
         self._check_states(strange, " up to each chain's end")
-        # A GPU kernel must not see an index out of range, even if the index is refused later.
+        # A GPU kernel must not get an index out of range, even if the index is refused later.
         states = labels.long().where(self.inside, 0).clamp(0, self.num_states - 1)
         unary = self._unary_scores(states)
         before, after = states[..., :-1], states[..., 1:]
@@ -138,20 +138,20 @@ class ChainEnergy(StateEnergy):
         else:
             tables = self.transition.flatten(-2).expand(*before.shape, -1)
             steps = tables.gather(-1, (before * self.num_states + after)[..., None]).squeeze(-1)
-        # Not a product with the mask: padding may be NaN.
+        # By ``where``, since a product with the mask would keep NaN of the padding.
         return unary.where(self.inside, 0).sum(-1) + steps.where(self.inside[:, 1:], 0).sum(-1)
 
     def locally_normalised(self) -> ChainEnergy:
-        """Return the maximum-entropy Markov model of the same potentials, with a log-probability as score.
+        """Return the maximum-entropy Markov model with these log-potentials; its score is a log-probability.
 
             log P(y_0) + Σ_t log P(y_{t+1} | y_t)
 
-        where each factor is a softmax over the states of one position, of the unary and the transition to
-        the state (McCallum, Freitag and Pereira, ICML 2000). Later positions say nothing about earlier
-        positions: the label bias, which globally normalised chains do not have.
+        where each factor is a softmax over the states of one position: of unary plus transition to the state
+        (McCallum, Freitag and Pereira, ICML 2000). Observations at later positions do not change the
+        probabilities of earlier labels: this is the label bias, which globally normalised chains do not have.
 
         Raises:
-            ValueError: a state without an allowed successor, or a first position without an allowed state.
+            ValueError: a state has no allowed successor, or no state is allowed at the first position.
         """
         # Padding may be NaN, and a softmax of NaN has NaN gradients.
         unary = self.unary.masked_fill(~self.inside[..., None], 0)
@@ -166,7 +166,7 @@ class ChainEnergy(StateEnergy):
             return total == total
 
         def refuse() -> None:
-            raise ValueError("energy: expected an allowed successor of every state, got a state without")
+            raise ValueError("energy: expected an allowed successor of every state, got a state without one")
 
         # The softmax of potentials that are all −∞ is NaN.
         what = "energy: expected an allowed successor of every state"
@@ -178,11 +178,11 @@ class ChainEnergy(StateEnergy):
         """Convert a Boltzmann machine coupled along a path to a chain of states 0 and 1 with equal scores.
 
         Args:
-            energy: coupled between neighbours on the path alone.
+            energy: an energy that couples only neighbours on the path.
             path: ``path[t]`` is the label at position t; ``labels[..., path]`` are the labels of the chain.
 
         Raises:
-            ValueError: a path that is no permutation of the labels, or couplings elsewhere.
+            ValueError: ``path`` is no permutation of the labels, or other labels than neighbours are coupled.
         """
         labels = energy.num_labels
         check_permutation("path", path, labels)
@@ -192,11 +192,11 @@ class ChainEnergy(StateEnergy):
         neighbours = (place[:, None] - place).abs() <= 1
         if bool((pairwise.masked_fill(neighbours, 0) != 0).any()):
             raise ValueError(
-                "path: expected couplings between neighbours on the path alone, got further couplings"
+                "path: expected couplings only between neighbours on the path, got other couplings"
             )
         spins = energy.unary.new_tensor([-1, 1])
         unary = energy.unary[:, order, None] * spins
-        # Every labelling passes the first position, which therefore holds the constant.
+        # The constant is added to all states of the first position.
         unary = torch.cat([unary[:, :1] + energy.constant[:, None, None], unary[:, 1:]], 1)
         steps = pairwise.diagonal(1, -2, -1)[..., None, None] * (spins[:, None] * spins)
         return cls(unary, steps.expand(energy.batch_size, -1, -1, -1))

@@ -29,9 +29,9 @@ class CliqueEnergy(BaseEnergy):
     Args:
         cliques: sets of one or more labels; weights of repeated sets add up.
         weight: one weight per clique, shared by the batch or one row per example.
-        constant: added to every score and thus to the log partition. Zeros if not given, for as many
-            examples as ``weight`` has rows, or for one example.
-        num_labels: by default as many as the cliques name.
+        constant: added to every score, and so to the log partition. By default zeros, one for each row of
+            ``weight``, or a single zero if ``weight`` is shared.
+        num_labels: the number of labels; by default the largest label of a clique plus 1.
 
     Raises:
         ValueError: a tensor of the wrong shape, dtype or device; an empty clique, a clique with a repeated or
@@ -58,7 +58,7 @@ class CliqueEnergy(BaseEnergy):
             largest = max((label for clique in self.cliques for label in clique), default=-1)
             object.__setattr__(self, "num_labels", largest + 1)
         if self.num_labels < 1:
-            raise ValueError(f"num_labels: expected at least 1, or cliques, got {self.num_labels}")
+            raise ValueError(f"num_labels: expected at least 1 without cliques, got {self.num_labels}")
         check_cliques(self.cliques, self.num_labels)
         leading = self.weight.shape[:1] if self.weight.ndim == 2 else ()
         check_shape("weight", self.weight, *leading, len(self.cliques))
@@ -86,12 +86,12 @@ class CliqueEnergy(BaseEnergy):
         return torch.einsum("...bc,bc->...b", self.parities(labels), weight) + self.constant
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """Return m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j, half of the loss in score if label i changes."""
+        """Return m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j; if label i changes, the score falls by 2 m_i."""
         margins = (self.weight * self.parities(labels)) @ self.membership.mT
         return margins.expand(*margins.shape[:-2], self.batch_size, -1)
 
     def add_unary(self, unary: Float[Tensor, "#batch labels"]) -> CliqueEnergy:
-        """Return the energy with a score larger by Σ_i unary_i y_i, with one more clique for each label.
+        """Return the energy with Σ_i unary_i y_i added to the score, by one more clique for each label.
 
         See :meth:`BaseEnergy.add_unary`.
         """
@@ -125,7 +125,7 @@ class CliqueEnergy(BaseEnergy):
         """
         large = [clique for clique in self.cliques if len(clique) > 2]
         if large:
-            raise ValueError(f"cliques: expected at most two labels in each, got {large[0]}")
+            raise ValueError(f"cliques: expected at most two labels in each clique, got {large[0]}")
         labels, leading = self.num_labels, self.weight.shape[:-1]
         pairs = [index for index, clique in enumerate(self.cliques) if len(clique) == 2]
         single = torch.tensor([len(clique) == 1 for clique in self.cliques], device=self.device)

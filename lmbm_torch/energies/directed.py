@@ -1,4 +1,4 @@
-"""Sigmoid belief networks: each label conditioned on earlier labels."""
+"""Sigmoid belief networks: the distribution of each label depends on earlier labels."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class DirectedEnergy(BaseEnergy):
 
         z_i(s) = unary_i + Σ_{j ∈ pa(i)} parents_ij s_j + Σ_{c: i last in c} clique_weight_c Π_{j ∈ c∖i} s_j
 
-    the local margin is m_i = s_i z_i, and P(y) = Π_i σ(2 m_i). A single label is a Boltzmann machine of one
-    spin (lmbm_and_lmsbn_2010, Definition 2).
+    the local margin is m_i = s_i z_i, and P(y) = Π_i σ(2 m_i). Each label's conditional distribution is a
+    Boltzmann machine of one spin (lmbm_and_lmsbn_2010, Definition 2).
 
     Args:
         unary: log-potential of each label, given the input.
@@ -64,7 +64,7 @@ class DirectedEnergy(BaseEnergy):
         check_shape("ordering", self.ordering, self.num_labels)
         check_ordering(self.ordering, self.num_labels)
         if (self.clique_weight is None) != (not self.cliques):
-            raise ValueError("clique_weight: expected exactly when there are cliques")
+            raise ValueError("clique_weight: expected a tensor with cliques, and None without cliques")
         if self.clique_weight is not None:
             self._check_table("clique_weight", len(self.cliques))
         check_cliques(self.cliques, self.num_labels, least=3)
@@ -105,7 +105,7 @@ class DirectedEnergy(BaseEnergy):
         if self.clique_weight is None:
             return fields
         members = padded_cliques(self.cliques, self.num_labels, self.device)
-        # Padding of smaller cliques stands before all labels and is a factor of 1.
+        # Smaller cliques are padded at position −1, before all labels; the padding is a factor of 1.
         place = pad(self.positions, (0, 1), value=-1)[members]
         is_child = place == place.amax(-1, keepdim=True)
         spins, products = pad(spins, (0, 1), value=1.0), 1

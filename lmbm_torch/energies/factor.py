@@ -1,4 +1,4 @@
-"""Graphs of labels with their own numbers of states, coupled by tables over any number of labels."""
+"""Graphs of labels with different numbers of states, coupled by tables over any number of labels."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ from lmbm_torch.verdicts import refuse_unless
 class FactorScopes:
     """Variables with their numbers of states, and the sets of variables that share a table.
 
-    Entries are counted table after table: first one table for each variable (the unaries), then one for each
-    scope, the last variable of a scope running fastest.
+    Entries are numbered table after table: first one table for each variable (the unaries), then one for each
+    scope. Within a table, the state of the scope's last variable changes fastest.
 
     Args:
-        num_states: of each variable, at least 1.
-        scopes: the variables of each further table, each variable at most once; ``()`` for a
-            constant.
-        start: the first variable of each graph, and the number of variables, where the examples of a batch
-            have graphs of their own; empty for one graph that all examples share.
+        num_states: the number of states of each variable, at least 1.
+        scopes: the variables of each further table, without repetition; ``()`` for a constant.
+        start: if each example has its own graph, the first variable of each graph, then the number of
+            variables; empty if all examples share one graph.
 
     Raises:
-        ValueError: no variable; fewer states than 1; a scope with an unknown or a repeated variable, or with
-            variables of several graphs; ``start`` not ascending from 0 to the number of variables.
+        ValueError: there is no variable, or a variable without states; a scope has an unknown or a repeated
+            variable, or variables of several graphs; ``start`` does not ascend from 0 to their number.
 
     Examples:
         >>> from lmbm_torch.energies import FactorScopes
@@ -50,7 +49,7 @@ class FactorScopes:
     def __post_init__(self) -> None:
         variables = len(self.num_states)
         if not variables or min(self.num_states) < 1:
-            raise ValueError(f"num_states: expected at least 1 of each variable, got {self.num_states[:10]}")
+            raise ValueError(f"num_states: expected at least 1 for each variable, got {self.num_states[:10]}")
         for scope in self.scopes:
             if len({*scope}) < len(scope) or not all(0 <= variable < variables for variable in scope):
                 raise ValueError(f"scopes: expected distinct variables below {variables}, got {scope}")
@@ -82,7 +81,7 @@ class FactorScopes:
 
     @kept
     def first(self) -> np.ndarray:
-        """Return the first entry of each table, and the number of entries, (tables + 1,)."""
+        """Return the index of each table's first entry, then the number of entries, (tables + 1,)."""
         sizes = [prod(self.num_states[each] for each in scope) for scope in self.every_scope]
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
@@ -93,9 +92,9 @@ class FactorScopes:
 
     @kept
     def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return for each table the variables and the strides of their states, (tables, order) each.
+        """Return the variables of each table and the strides of their states, two arrays (tables, order).
 
-        Rows shorter than the longest end in variable 0 with stride 0.
+        Shorter rows are filled up with variable 0 and stride 0.
         """
         scopes = self.every_scope
         order = max(map(len, scopes))
@@ -122,7 +121,7 @@ class FactorScopes:
         return {}
 
     def tensor(self, name: str, device: torch.device) -> Tensor:
-        """Return an index array by name as a tensor, sent to a device once."""
+        """Return an index array as a tensor; each array is sent to a device only once."""
         if (name, device) not in self._on_devices:
             arrays = {
                 "first": lambda: self.first[:-1],
@@ -131,7 +130,7 @@ class FactorScopes:
                 "num_states": lambda: np.array(self.num_states),
                 "graph": lambda: self.graph_of,
                 "table_graph": lambda: self.graph_of[[scope[0] for scope in self.every_scope]],
-                # Of each variable within its graph, and of each entry of the unaries.
+                # The number of each variable within its graph.
                 "place": lambda: np.arange(self.num_variables) - np.array(self.start)[self.graph_of],
                 "unary_variable": lambda: np.repeat(np.arange(self.num_variables), self.num_states),
                 **{
@@ -147,21 +146,21 @@ class FactorScopes:
 
 @dataclass(frozen=True)
 class FactorEnergy(BaseEnergy):
-    """A batch of graphs whose labels have their own numbers of states, as class indices 0 … states − 1.
+    """A batch of graphs whose labels may differ in their number of states; labels are 0 … states − 1.
 
         score(y) = Σ_i unary_i(y_i) + Σ_c table_c(y_c),     p(y) ∝ exp(score(y))
 
     over scopes c of any number of labels (max_margin_markov_networks_survey_2003, section 3). A log-potential
-    of −∞ forbids the labellings of an entry. The examples share one graph, or have graphs of their own
-    (:meth:`packed`); labels beyond a graph's last are then ``PADDING`` (−1), and are never read.
+    of −∞ forbids the labellings of an entry. The examples share one graph, or each example has its own graph
+    (:meth:`packed`). Labels beyond the last variable of a graph are ``PADDING`` (−1), and are never read.
 
     Args:
-        table: log-potentials of all entries, in the order of :class:`FactorScopes`; of packed graphs without
-            the batch axis.
+        table: log-potentials of all entries, in the order of :class:`FactorScopes`; for packed graphs without
+            a batch axis.
         structure: the numbers of states and the scopes.
 
     Raises:
-        ValueError: a table of another shape, or without floating-point numbers.
+        ValueError: ``table`` has another shape than the structure, or is not floating-point.
 
     Examples:
         >>> import torch
@@ -187,16 +186,16 @@ class FactorEnergy(BaseEnergy):
         """Return the energy of one graph from scopes with tables; tables of one variable add up.
 
         Args:
-            num_states: of each variable.
-            factors: a scope, and its log-potentials (states of the first variable, …), or with a batch axis
-                in front.
+            num_states: the number of states of each variable.
+            factors: pairs of a scope and its log-potentials (states of the first variable, …), optionally
+                with a batch axis in front.
 
         Raises:
-            ValueError: no factor; a table of another shape; see :class:`FactorScopes`.
+            ValueError: there is no factor; a table's shape does not fit its scope; see :class:`FactorScopes`.
         """
         factors = [(tuple(map(int, scope)), table) for scope, table in factors]
         if not factors:
-            raise ValueError("factors: expected at least one, got none")
+            raise ValueError("factors: expected at least one factor, got none")
         structure = FactorScopes(tuple(map(int, num_states)), tuple(c for c, _ in factors if len(c) != 1))
         flat, batch, like = [], 1, factors[0][1]
         for scope, table in factors:
@@ -222,8 +221,8 @@ class FactorEnergy(BaseEnergy):
         Args:
             unary: (batch, variables, states).
             edges: (edges, 2), int64.
-            pairwise: row r, column s: the first variable in state r and the second in s; (states, states),
-                (edges, states, states) or (batch, edges, states, states).
+            pairwise: row r, column s: log-potential of the first variable in state r and the second in state
+                s; (states, states), (edges, states, states) or (batch, edges, states, states).
 
         Raises:
             ValueError: a tensor of another shape, dtype or device; see :class:`FactorScopes`.
@@ -240,14 +239,14 @@ class FactorEnergy(BaseEnergy):
 
     @classmethod
     def packed(cls, energies: Sequence[FactorEnergy]) -> FactorEnergy:
-        """Return one batch of all examples of several energies with any graphs.
+        """Join all examples of several energies, whose graphs may differ, into one batch.
 
         Raises:
-            ValueError: no energy; energies of different dtype or device.
+            ValueError: there is no energy, or energies differ in dtype or device.
         """
         every = [one for energy in energies for one in energy.examples()]
         if not every:
-            raise ValueError("energies: expected at least one, got none")
+            raise ValueError("energies: expected at least one energy, got none")
         for one in every:
             check_like("energies: each", one.table, "the first", every[0].table)
         start = np.concatenate([[0], np.cumsum([one.structure.num_variables for one in every])]).tolist()
@@ -256,7 +255,7 @@ class FactorEnergy(BaseEnergy):
             for first, one in zip(start, every, strict=False)
             for scope in one.structure.scopes
         )
-        # A constant of a graph moves into the graph's first unary, since an empty scope names no graph.
+        # Constants are added to the first unary of their graph, since an empty scope belongs to no graph.
         if any(not scope for scope in scopes):
             return cls.packed([one.without_constants() for one in every])
         unaries = [one.table[0, : one.structure.num_unary] for one in every]
@@ -266,7 +265,7 @@ class FactorEnergy(BaseEnergy):
 
     @property
     def is_packed(self) -> bool:
-        """Return whether the examples have graphs of their own."""
+        """Return whether each example has its own graph."""
         return bool(self.structure.start)
 
     @property
@@ -275,7 +274,7 @@ class FactorEnergy(BaseEnergy):
 
     @property
     def num_labels(self) -> int:
-        """Return the number of variables, of packed graphs of the largest graph."""
+        """Return the number of variables; for packed graphs, of the largest graph."""
         start = self.structure.start
         return int(np.diff(start).max()) if start else self.structure.num_variables
 
@@ -293,7 +292,7 @@ class FactorEnergy(BaseEnergy):
         return torch.from_numpy(mask).to(self.device)
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN, +∞, enormous or half-precision log-potentials; −∞ is allowed."""
+        """Raise ValueError for NaN, +∞, extremely large or half-precision log-potentials; −∞ is allowed."""
         check_precision(self.dtype)
         check_log_potentials("table", self.table)
         check_magnitude("table", self.table)
@@ -315,7 +314,7 @@ class FactorEnergy(BaseEnergy):
         return total.index_add(-1, graph, values)
 
     def _by_variable(self, labels: Tensor) -> Tensor:
-        """Return labels (…, variables), of one graph (…, batch, variables)."""
+        """Return labels by variable: packed graphs (…, variables), one graph (…, batch, variables)."""
         labels, device = labels.expand(*labels.shape[:-2], self.batch_size, -1), self.device
         if self.is_packed:
             labels = labels[
@@ -325,7 +324,7 @@ class FactorEnergy(BaseEnergy):
         return labels.long()
 
     def _entries(self, labels: Tensor) -> Tensor:
-        """Return the entry of each table at labels by variable, (…, tables)."""
+        """Return for each table the index of the entry for ``labels``, (…, tables)."""
         structure, device = self.structure, self.device
         members, strides = structure.tensor("members", device), structure.tensor("strides", device)
         return structure.tensor("first", device) + (labels[..., members] * strides).sum(-1)
@@ -343,7 +342,7 @@ class FactorEnergy(BaseEnergy):
         wanted = "labels: expected 0 to each variable's number of states − 1"
 
         def refuse() -> None:
-            raise ValueError(f"{wanted}, got {int(strange.sum())} others")
+            raise ValueError(f"{wanted}, got other values for {int(strange.sum())} labels")
 
         refuse_unless(wanted, (strange,), lambda: ~strange.any(), refuse)
 
@@ -356,7 +355,7 @@ class FactorEnergy(BaseEnergy):
         return FactorEnergy.packed([every[row] for row in chosen.tolist()])
 
     def examples(self) -> list[FactorEnergy]:
-        """Return the energy of each example, (1, entries), with an own graph."""
+        """Return an energy (1, entries) for each example."""
         structure = self.structure
         if not self.is_packed:
             return [replace(self, table=self.table[row : row + 1]) for row in range(self.batch_size)]
@@ -368,7 +367,7 @@ class FactorEnergy(BaseEnergy):
             scopes = tuple(tuple(each - begin for each in structure.scopes[table]) for table in tables)
             spans = [slice(int(first[begin]), int(first[end]))]
             places = [structure.num_variables + table for table in tables]
-            # Neighbouring tables are copied together.
+            # Tables that are neighbours in memory are copied together.
             for place in places:
                 here = slice(int(first[place]), int(first[place + 1]))
                 if len(spans) > 1 and spans[-1].stop == here.start:
@@ -380,7 +379,7 @@ class FactorEnergy(BaseEnergy):
         return found
 
     def add_unary(self, unary: Float[Tensor, "#batch labels states"]) -> FactorEnergy:
-        """Return the energy with a score larger by Σ_i unary_i(y_i), of states that each label has.
+        """Return the energy with Σ_i unary_i(y_i) added to the score.
 
         See :meth:`BaseEnergy.add_unary`; entries of states that a label does not have are not read.
         """
@@ -388,13 +387,13 @@ class FactorEnergy(BaseEnergy):
         return replace(self, table=self._with_unary(self.unary_entries(unary), torch.add))
 
     def given(self, known: Known | None) -> FactorEnergy:
-        """Return the energy with all labellings forbidden that disagree with ``known``.
+        """Return the energy in which labellings that disagree with ``known`` are forbidden.
 
         Args:
             known: (batch, labels), a state, or NaN for a free label.
 
         Raises:
-            ValueError: another shape or device; a value that is no state of a label.
+            ValueError: ``known`` has another shape or device, or a value that is no state of the label.
         """
         if known is None:
             return self
@@ -409,7 +408,7 @@ class FactorEnergy(BaseEnergy):
         wanted = "known: expected a state of each label, or NaN"
 
         def refuse() -> None:
-            raise ValueError(f"{wanted}, got {int(strange.sum())} entries of others")
+            raise ValueError(f"{wanted}, got other values for {int(strange.sum())} labels")
 
         refuse_unless(wanted, (known,), lambda: ~strange.any(), refuse)
         out = ~value.isnan() & (value != state)
@@ -426,7 +425,7 @@ class FactorEnergy(BaseEnergy):
         return values[graph[variable], place[variable], state]
 
     def padded(self, entries: Tensor, fill: float = 0.0) -> Float[Tensor, "batch labels states"]:
-        """Return values of the unaries' entries as (batch, labels, states), ``fill`` where no entry is."""
+        """Return values of the unaries' entries as (batch, labels, states), padded with ``fill``."""
         structure, device = self.structure, self.device
         variable, state = (structure.tensor(f"unary_{name}", device) for name in ("variable", "state"))
         found = entries.new_full((self.batch_size, self.num_labels, self.num_states), fill)
@@ -443,7 +442,7 @@ class FactorEnergy(BaseEnergy):
         return torch.cat([combine(own, change), rest.expand(*own.shape[:-1], -1)], -1)
 
     def without_constants(self) -> FactorEnergy:
-        """Return an energy of equal scores with all constants in the first unary."""
+        """Return an energy with equal scores, in which the constants are part of the first unary."""
         structure = self.structure
         empty = [number for number, scope in enumerate(structure.scopes) if not scope]
         if not empty:
@@ -460,7 +459,7 @@ class FactorEnergy(BaseEnergy):
     def local_margins(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*_ labels"]:
         """Return m_i = ½ (score(y) − the best score of y with label i in another state).
 
-        The margin is ∞ for a label without other states, and −∞ in a forbidden labelling. Of binary labels
+        The margin is ∞ for a label without other states, and −∞ in a forbidden labelling. For binary labels
         the margin is s_i z_i, the agreement of label i with the local field.
         """
         here, structure, device = self.score(labels), self.structure, self.device
@@ -483,7 +482,7 @@ class FactorEnergy(BaseEnergy):
             margins = gain.new_full((*here.shape, self.num_labels), torch.inf)
             margins[..., graph, place] = gain
             gain = margins
-        # A forbidden labelling pays an infinite hinge.
+        # The hinge loss of a forbidden labelling is infinite.
         is_out = (here == -torch.inf)[..., None] & self.inside
         return gain.masked_fill(is_out, -torch.inf) / 2
 

@@ -23,11 +23,11 @@ AsFactors = PairwiseEnergy | CliqueEnergy | ChainEnergy | TreeEnergy | FactorEne
 def to_factors(energy: Any) -> FactorEnergy:
     """Convert a Boltzmann machine, a chain or a tree to a graph of tables with equal scores.
 
-    Couplings of a pairwise energy that are 0 for every example get no table. Chains of different lengths
-    become packed graphs; a graph of tables is returned unchanged.
+    Pairs of labels whose coupling is 0 for every example get no table. Chains of different lengths become
+    packed graphs; a graph of tables is returned unchanged.
 
     Raises:
-        TypeError: an energy of another kind.
+        TypeError: the energy has rules, or is of another kind.
 
     Examples:
         >>> import torch
@@ -48,7 +48,7 @@ def to_factors(energy: Any) -> FactorEnergy:
     if isinstance(energy, CliqueEnergy):
         return _from_clique(energy)
     if isinstance(energy, RestrictedEnergy):
-        raise TypeError("energy: expected one without rules, which tables do not hold, got RestrictedEnergy")
+        raise TypeError("energy: expected one without rules, which tables cannot hold, got RestrictedEnergy")
     raise TypeError(
         f"energy: expected a pairwise, clique, chain, tree or factor energy, got {type(energy).__name__}"
     )
@@ -60,7 +60,7 @@ def to_clique(energy: FactorEnergy) -> CliqueEnergy:
         weight_S = Σ_{c ⊇ S} 2^−|c| Σ_{y_c} table_c(y_c) Π_{i ∈ S} s_i
 
     Raises:
-        ValueError: packed graphs, labels of other than two states, or a log-potential of −∞.
+        ValueError: the graphs are packed, a label has not two states, or a log-potential is −∞.
 
     Examples:
         >>> import torch
@@ -70,7 +70,7 @@ def to_clique(energy: FactorEnergy) -> CliqueEnergy:
     """
     structure = _one_graph(energy, "cliques")
     if {*structure.num_states} != {2}:
-        raise ValueError(f"energy: expected labels of two states, got some of {max(structure.num_states)}")
+        raise ValueError(f"energy: expected labels of two states, got a label of {max(structure.num_states)}")
     if bool((energy.table == -torch.inf).any()):
         raise ValueError("energy: expected finite tables for cliques, got log-potentials of −∞")
     weights: dict[tuple[int, ...], Tensor] = {}
@@ -90,13 +90,13 @@ def to_clique(energy: FactorEnergy) -> CliqueEnergy:
 
 
 def to_tree(energy: FactorEnergy) -> TreeEnergy:
-    """Convert a forest of pairs, with at most one earlier neighbour of each variable, the parent.
+    """Convert a forest of pairs to a tree energy; each variable's earlier neighbour is its parent.
 
-    Trees refuse −∞, so all labels need the same number of states.
+    All labels need the same number of states, since trees cannot forbid states by −∞.
 
     Raises:
-        ValueError: packed graphs, labels of different numbers of states, scopes of other than two labels, or
-            a label with two earlier neighbours.
+        ValueError: the graphs are packed, labels have different numbers of states, a scope has not two
+            labels, or a label has two earlier neighbours.
 
     Examples:
         >>> import torch
@@ -108,7 +108,7 @@ def to_tree(energy: FactorEnergy) -> TreeEnergy:
     structure = _one_graph(energy, "a tree")
     states, nodes = structure.num_states[0], structure.num_variables
     if len({*structure.num_states}) > 1:
-        raise ValueError(f"energy: expected as many states of each label, got {structure.num_states[:10]}")
+        raise ValueError(f"energy: expected equal numbers of states, got {structure.num_states[:10]}")
     parents = [-1] * nodes
     tables = energy.table.new_zeros(energy.batch_size, nodes, states, states)
     for scope, first in zip(structure.scopes, structure.first[nodes:].tolist(), strict=False):
@@ -125,11 +125,11 @@ def to_networkx(energy: FactorEnergy) -> Any:
     """Convert a graph of tables to a ``networkx.Graph``, with the log-potentials of one example as arrays.
 
     Nodes are the variables, 0 … variables − 1, with ``unary`` (states,). A pair of variables is an edge with
-    the ``scope`` (two variables, in the order of the axes) and the ``table``, tables of one pair added up. A
-    larger scope is a node ``("table", number)`` with ``scope``, ``table`` and edges to the variables.
+    the ``scope`` (two variables, in the order of the axes) and the ``table`` (the sum of the pair's tables).
+    A larger scope is a node ``("table", number)`` with ``scope``, ``table`` and edges to the variables.
 
     Raises:
-        ValueError: a batch of other than one example.
+        ValueError: the batch has more than one example.
 
     Examples:
         >>> import torch
@@ -140,7 +140,7 @@ def to_networkx(energy: FactorEnergy) -> Any:
     import networkx
 
     if energy.batch_size != 1:
-        raise ValueError(f"energy: expected one example, got {energy.batch_size}; see select")
+        raise ValueError(f"energy: expected one example, got {energy.batch_size}; use energy.select")
     (energy,) = energy.without_constants().examples()
     structure, graph = energy.structure, networkx.Graph()
     values = energy.table[0].detach().cpu().numpy()
@@ -163,7 +163,7 @@ def to_networkx(energy: FactorEnergy) -> Any:
 
 def _one_graph(energy: FactorEnergy, what: str) -> FactorScopes:
     if energy.is_packed:
-        raise ValueError(f"energy: expected one graph for {what}, got packed graphs; see select")
+        raise ValueError(f"energy: expected one graph for {what}, got packed graphs; use energy.select")
     return energy.structure
 
 

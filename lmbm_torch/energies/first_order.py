@@ -1,7 +1,7 @@
-"""First-order gradients: right as gradients, but not differentiable again. This module is internal.
+"""Gradients that are right, but cannot be differentiated again. This module is internal.
 
-Gradients at a fixed point treat messages or an active set as constants. The treatment is right for the
-gradient of the value and wrong for second derivatives.
+Gradients at a fixed point hold messages or an active set constant. This gives the right gradient, but wrong
+second derivatives.
 """
 
 from __future__ import annotations
@@ -67,6 +67,6 @@ class _Refusal(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> None:
         raise RuntimeError(
-            f"{ctx.routine}: expected its gradient to be differentiated no further, since what it takes as "
-            "constants there depends on the energy"
+            f"{ctx.routine}: expected only first derivatives, got a second; what the gradient takes as "
+            "constants depends on the energy"
         )

@@ -16,7 +16,7 @@ from lmbm_torch.verdicts import is_traced, refuse_unless
 __all__ = []
 
 Cliques = tuple[tuple[int, ...], ...]
-# Orderings read before, with their version: a model's ordering is needed at every step.
+# Values of orderings that were read before, with the tensors' versions: every step needs the ordering.
 _seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
@@ -75,7 +75,7 @@ def _constant(values: tuple[int | float, ...], dtype: torch.dtype, device: torch
 
 @lru_cache(maxsize=64)
 def _kept(cliques: Cliques, num_labels: int, device: torch.device) -> Tensor:
-    # A tensor made in inference mode could not be used in training later.
+    # A tensor that is made in inference mode cannot be used in training later.
     with torch.inference_mode(False):
         return _padded(cliques, num_labels, device)
 

@@ -22,8 +22,8 @@ class Clause:
 
     Args:
         positive: the numbers of the plain atoms; repetitions count once.
-        negated: the numbers of the negated atoms. A clause with an atom on both sides is always true, a
-            clause without atoms never.
+        negated: the numbers of the negated atoms. A clause with an atom both plain and negated is always
+            true; a clause without atoms is always false.
         formula: the number of the first-order formula whose weight the clause takes.
 
     Examples:
@@ -48,8 +48,8 @@ def from_markov_logic(
 
         (−1)^(|c| + 1) 2^−|C| w Π_{i ∈ c} ε_i,     ε_i = −1 where atom i is negated, else 1
 
-    (large_margin_boltzmann_machines_2009, Remark 2.2, with the subset relation of the last step corrected). A
-    clause makes up to 2^|C| cliques; gradients flow to ``weights``.
+    (large_margin_boltzmann_machines_2009, Remark 2.2, with the subset relation of the last step corrected).
+    Each clause gives up to 2^|C| cliques; gradients flow to ``weights``.
 
     Args:
         clauses: every grounding of every formula.
@@ -77,7 +77,7 @@ def from_markov_logic(
         _check_clause(clause, num_atoms, num_formulas)
         for clique, coefficient in _parity_expansion(clause):
             coefficients[clique][clause.formula] += coefficient
-    # Powers of two and their sums are exact in a floating-point dtype with enough bits for a clause.
+    # Powers of two and their sums are exact if the dtype has enough bits for a clause.
     table = torch.tensor(list(coefficients.values()), dtype=weights.dtype, device=weights.device)
     weight = weights @ table.mT
     return CliqueEnergy(

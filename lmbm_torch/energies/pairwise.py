@@ -18,7 +18,7 @@ def from_others(pairwise: Tensor, spins: Tensor) -> Tensor:
     """Return Σ_j pairwise_ij s_j for shared couplings or for one matrix per example."""
     if pairwise.ndim == 2:
         return spins @ pairwise.mT
-    # matmul would copy each example's couplings for every sample.
+    # By einsum: matmul would copy each example's couplings for every sample.
     return torch.einsum("bij,...bj->...bi", pairwise, spins)
 
 
@@ -36,7 +36,7 @@ class PairwiseEnergy(BaseEnergy):
     Args:
         unary: log-potential of each label, given the input.
         pairwise: symmetric with a zero diagonal, shared by the batch or one matrix per example.
-        constant: added to every score and thus to the log partition. Zeros if not given.
+        constant: added to every score, and so to the log partition; by default zeros.
 
     Raises:
         ValueError: a tensor of the wrong shape, dtype or device.
@@ -92,7 +92,7 @@ class PairwiseEnergy(BaseEnergy):
     def score(self, labels: Labels) -> Scores:
         """Return Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j + constant."""
         spins = to_spins(labels, self.dtype)
-        # A labelling for all examples meets shared couplings once, not once per example.
+        # If one labelling is scored for all examples, shared couplings are multiplied only once.
         pairs = (spins * from_others(self.pairwise, spins)).sum(-1) / 2
         return torch.einsum("...bi,bi->...b", spins, self.unary) + pairs + self.constant
 
@@ -106,6 +106,6 @@ class PairwiseEnergy(BaseEnergy):
         return spins * (self.unary + from_others(self.pairwise, spins))
 
     def add_unary(self, unary: Float[Tensor, "#batch labels"]) -> PairwiseEnergy:
-        """Return the energy with a score larger by Σ_i unary_i y_i; see :meth:`BaseEnergy.add_unary`."""
+        """Return the energy with Σ_i unary_i y_i added to the score; see :meth:`BaseEnergy.add_unary`."""
         self._check_unary(unary, self.unary)
         return replace(self, unary=self.unary + unary / 2, constant=self.constant + unary.sum(-1) / 2)

@@ -15,7 +15,7 @@ from lmbm_torch.shapes import Bool, Float, Labels, LabelScores, Scores
 
 
 class RestrictedEnergyError(TypeError, AttributeError):
-    """The error of a routine without rules that was given an energy with rules."""
+    """Error for an energy with rules in a routine that does not support rules."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class RestrictedEnergy:
     """An energy over the labellings y in {0, 1} with rules @ y ≤ bounds; all other labellings are impossible.
 
     Enumeration gives marginals and log partitions over the allowed labellings, and so do
-    :func:`lmbm_torch.inference.decode` and the other routed functions. Routines without rules refuse the
-    energy.
+    :func:`lmbm_torch.inference.decode` and the other routed functions. Routines that do not support rules
+    refuse the energy.
 
     Args:
-        base: over binary labels; the hidden units of a restricted Boltzmann machine are summed out.
-        rules: (rules, labels), with ``bounds`` on the energy's device.
+        base: an energy over binary labels; the hidden units of a restricted Boltzmann machine are summed out.
+        rules: (rules, labels), like ``bounds`` on the energy's device.
         bounds: (rules,).
 
     Raises:
-        ValueError: rules for another number of labels, or on another device.
+        ValueError: the rules are over another number of labels, or on another device.
 
     Examples:
         >>> import torch
@@ -73,8 +73,8 @@ class RestrictedEnergy:
         if name.startswith("_"):
             raise AttributeError(name)
         raise RestrictedEnergyError(
-            f"energy: expected one without rules, for its {name}, got {type(self).__name__}; "
-            "take inference.enumeration.exact, or the routines of inference with constraints"
+            f"energy: expected one without rules, since {name} is needed, got {type(self).__name__}; "
+            "use inference.enumeration.exact, or lmbm_torch.inference with constraints"
         )
 
     def to(self, *where: torch.dtype | torch.device | str) -> RestrictedEnergy:
@@ -89,7 +89,7 @@ class RestrictedEnergy:
         return (labels.to(self.rules) @ self.rules.mT <= self.bounds).all(-1)
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """Return the local margins of the base, whether a rule is broken or not.
+        """Return the local margins of the base energy, even if a rule is broken.
 
         Raises:
             TypeError: the base has no local margins.
@@ -99,12 +99,12 @@ class RestrictedEnergy:
         return self.base.local_margins(labels)
 
     def score(self, labels: Labels, /) -> Scores:
-        """Return the base's score, or the least finite number if a rule is broken."""
+        """Return the base energy's score, or the least finite number if a rule is broken."""
         if isinstance(self.base, BipartiteEnergy):
             values = -self.base.free_energy(labels)
         else:
             values = self.base.score(labels)
-        # Not −∞: a chunk of impossible labellings alone would make a gradient NaN.
+        # Not −∞: if all labellings of a chunk were −∞, the gradient would be NaN.
         return values.where(self.allows(labels), torch.finfo(values.dtype).min)
 
     def energy(self, labels: Labels, /) -> Scores:
@@ -112,7 +112,7 @@ class RestrictedEnergy:
         return -self.score(labels)
 
     def check_values(self) -> None:
-        """Raise ValueError as the base's :meth:`Energy.check_values`."""
+        """Raise ValueError as :meth:`Energy.check_values` of the base energy does."""
         self.base.check_values()
 
     def select(self, rows: Tensor | slice) -> RestrictedEnergy:
@@ -120,5 +120,5 @@ class RestrictedEnergy:
         return replace(self, base=self.base.select(rows))
 
     def add_unary(self, unary: Tensor) -> RestrictedEnergy:
-        """Return the energy with a score larger by ``unary`` of each label; see :meth:`Energy.add_unary`."""
+        """Return the energy with ``unary`` added to the score of each label; see :meth:`Energy.add_unary`."""
         return replace(self, base=self.base.add_unary(unary))

@@ -14,7 +14,7 @@ from lmbm_torch.energies.chain import as_lengths, check_lengths, in_float
 from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
 from lmbm_torch.verdicts import refuse_unless
 
-# The label of a position that is not the first of a segment.
+# The label of positions that continue a segment.
 CONTINUED = -2
 
 
@@ -34,10 +34,10 @@ class SemiChainEnergy(StateEnergy):
     Args:
         unary: log-potentials of the states at each position of a segment.
         transition: row r, column s: from a segment of state r to the next segment of state s.
-        durations: log-potentials of the lengths 1 to max_segment of a segment, by state; −∞ forbids.
-        segments: further log-potentials of segments by first position and length, None for none; values of
-            segments beyond a chain's end are never read.
-        lengths: positions of each chain, as in :class:`~lmbm_torch.energies.ChainEnergy`.
+        durations: log-potentials of a segment's length, 1 to max_segment, for each state; −∞ forbids.
+        segments: optional log-potentials of segments by first position, length and state; values of segments
+            beyond a chain's end are never read.
+        lengths: the number of positions of each chain, as in :class:`~lmbm_torch.energies.ChainEnergy`.
 
     Raises:
         ValueError: a tensor of the wrong shape, dtype or device; lengths out of range.
@@ -85,7 +85,7 @@ class SemiChainEnergy(StateEnergy):
         return torch.arange(self.num_labels, device=self.device) < self.lengths[:, None]
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN, +∞, enormous or half-precision log-potentials; padding is never read."""
+        """Raise ValueError for NaN, +∞, extremely large or half-precision values, except in padding."""
         check_precision(self.dtype)
         tables = {"transition": self.transition, "durations": self.durations}
         tables["unary"] = self.unary.masked_fill(~self.inside[..., None], 0)
@@ -97,7 +97,7 @@ class SemiChainEnergy(StateEnergy):
 
     @property
     def fits(self) -> Bool[Tensor, "batch length max_segment"]:
-        """Return whether a segment of each first position and length ends within the chain."""
+        """Return for each first position and length whether such a segment ends within the chain."""
         ends = torch.arange(self.num_labels, device=self.device)[:, None] + torch.arange(
             1, self.max_segment + 1, device=self.device
         )
@@ -107,8 +107,8 @@ class SemiChainEnergy(StateEnergy):
         """Return the score of segmentations; −∞ for a forbidden segmentation.
 
         Raises:
-            ValueError: a label inside a chain that is no state nor ``CONTINUED``, a first position that is
-                continued, or a segment longer than ``max_segment``.
+            ValueError: a label inside a chain is neither a state nor ``CONTINUED``, a chain begins with
+                ``CONTINUED``, or a segment is longer than ``max_segment``.
         """
         place = torch.arange(self.num_labels, device=self.device)
         labels = labels.long().expand(*labels.shape[:-2], *self.inside.shape)
@@ -122,10 +122,10 @@ class SemiChainEnergy(StateEnergy):
         after = torch.cat([later[..., 1:], torch.full_like(later[..., :1], self.num_labels)], -1)
         size = torch.minimum(after, self.lengths[:, None]) - place
         wrong = (begins & (size > self.max_segment)) | (self.inside & (first < 0))
-        wanted = f"labels: expected segments of at most {self.max_segment} positions from the first on"
+        wanted = f"labels: expected segments of 1 to {self.max_segment} positions, the first at position 0"
 
         def refuse() -> None:
-            raise ValueError(f"{wanted}, got {int(wrong.sum())} positions that begin others")
+            raise ValueError(f"{wanted}, got {int(wrong.sum())} segments that are too long or begin too late")
 
         refuse_unless(wanted, (wrong,), lambda: ~wrong.any(), refuse)
         states = labels.gather(-1, first.clamp(min=0)).where(self.inside, 0).clamp(0, self.num_states - 1)

@@ -14,7 +14,7 @@ from lmbm_torch.shapes import Float, Int, Labels, Scores
 
 Conditional = Callable[[int, Tensor, Tensor], Tensor]
 
-# Of a sum of probabilities: forests and boosting round probabilities to single precision.
+# Largest distance of a sum of probabilities from 1: forests and boosting round to single precision.
 ROUND_OFF = 1e-3
 
 
@@ -26,16 +26,16 @@ class SequentialEnergy:
     numbers, and the search knows neither the input nor any parameters.
 
     Args:
-        batch_size: examples.
+        batch_size: the number of examples.
         num_states: for each label, the number of values 0 … states − 1.
         ordering: the label at each position.
         conditional: (position t, rows, earlier) → log P(y_t = s | example, y_<t), (nodes, states), −∞ for
             impossible states; ``rows`` (nodes,) are the prefixes' examples, ``earlier`` (nodes, t) their
             labels at positions 0 … t − 1, both int64.
-        dtype: of results; sums are in float64.
+        dtype: the data type of results; sums are computed in float64.
 
     Raises:
-        ValueError: a count below 1; an ordering that is no permutation.
+        ValueError: a count is below 1; the ordering is no permutation.
 
     Examples:
         >>> import torch
@@ -86,7 +86,7 @@ class SequentialEnergy:
         return replace(self, dtype=dtype)
 
     def check_values(self) -> None:
-        """Do nothing: probabilities are checked when the callable returns them."""
+        """Do nothing: values are checked when the callable returns them."""
 
     def log_conditional(
         self, position: int, rows: Int[Tensor, " nodes"], earlier: Int[Tensor, "nodes _position"]
@@ -148,5 +148,5 @@ class SequentialEnergy:
         return replace(self, batch_size=len(chosen), conditional=conditional)
 
     def add_unary(self, unary: Tensor) -> Any:
-        """Raise TypeError: a normalised score takes no further terms."""
+        """Raise TypeError, since terms cannot be added to a normalised score."""
         raise TypeError("energy: expected a kind that takes further unary terms, got SequentialEnergy")

@@ -1,4 +1,4 @@
-"""The cliques of a Boltzmann machine in groups with shared weights."""
+"""Cliques of a Boltzmann machine, in groups that share a weight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmbm_torch.persistence.stored import Stored
 
 @dataclass(frozen=True)
 class TiedCliques(Stored):
-    """Cliques with the features f_j of large_margin_boltzmann_machines_2009, Definition 2.1, tied in groups.
+    """Cliques in groups that share a weight (large_margin_boltzmann_machines_2009, Definition 2.1).
 
     The learned weight g is the potential of every clique c of group g: with spins s,
 
@@ -27,16 +27,17 @@ class TiedCliques(Stored):
     where x_{columns_c} is one of the input's features, or 1.
 
     Args:
-        num_labels: K.
+        num_labels: the number of labels.
         cliques: sets of one or more labels; potentials of repeated sets add up.
-        groups: (cliques,), the weight of each clique: 0, 1, … without gaps; by default one weight per clique.
+        groups: (cliques,), the number of each clique's weight, from 0 without gaps; by default a weight for
+            each.
         coefficients: (cliques,), the factor of each clique's weight; by default 1.
-        columns: (cliques,), the feature that multiplies each clique, or None, the default.
+        columns: (cliques,), the number of the feature that multiplies each clique, or None (the default).
 
     Raises:
-        ValueError: an empty clique, a clique with a repeated or unknown label; groups, coefficients or
-            columns of another number than the cliques; groups with gaps; coefficients that are not finite;
-            columns that are not None or a feature's number.
+        ValueError: a clique is empty, or has a repeated or unknown label; groups, coefficients or columns are
+            not as many as cliques; groups have gaps; coefficients are not finite; a column is neither None
+            nor a feature's number.
 
     Examples:
         >>> from lmbm_torch.energies import TiedCliques
@@ -80,7 +81,7 @@ class TiedCliques(Stored):
 
     @property
     def couples(self) -> np.ndarray:
-        """Return for each weight whether the weight multiplies cliques of two or more labels, (weights,)."""
+        """Return for each weight whether it belongs to cliques of two or more labels, (weights,)."""
         couples = np.zeros(self.num_weights, np.bool_)
         couples[[g for g, clique in zip(self.groups, self.cliques, strict=True) if len(clique) > 1]] = True
         return couples
@@ -96,8 +97,8 @@ class TiedCliques(Stored):
         """Return tied cliques from ``"pairwise"``, every pair of labels, or from sets of labels.
 
         Raises:
-            ValueError: another word; ``groups`` or ``columns`` together with tied cliques; tied cliques of
-                another number of labels; and the errors of the class.
+            ValueError: ``cliques`` is another string; ``groups`` or ``columns`` are given together with tied
+                cliques; tied cliques have another number of labels; the class refuses the cliques.
         """
         check_count("num_labels", num_labels)
         if isinstance(cliques, TiedCliques):
@@ -123,7 +124,7 @@ class TiedCliques(Stored):
         cancels in the distribution.
 
         Raises:
-            ValueError: formula numbers with gaps, or a formula that always holds.
+            ValueError: formula numbers have gaps, or a formula is always true.
         """
         num_formulas = 1 + max((clause.formula for clause in clauses), default=-1)
         check_count("clauses: formulas", num_formulas)
@@ -133,7 +134,7 @@ class TiedCliques(Stored):
         says_nothing = ~(energy.weight != 0).any(1)
         if bool(says_nothing.any()):
             which = says_nothing.nonzero()[:, 0].tolist()
-            raise ValueError(f"clauses: expected formulas that can be false, got {which}, which always hold")
+            raise ValueError(f"clauses: expected formulas that can be false, got {which}, always true")
         formula, clique = energy.weight.nonzero(as_tuple=True)
         return cls(
             num_labels=num_atoms,

@@ -24,12 +24,12 @@ class TreeEnergy(StateEnergy):
 
     Args:
         unary: log-potentials of the states of each node, given the input.
-        transition: row r, column s: from state r of the parent to state s; the same everywhere, or one matrix
-            for each example and node. The matrix of a root is never read.
-        parents: the parent of each node, int64, before the node; −1 for a root.
+        transition: row r, column s: log-potential of state s if the parent has state r; one matrix for all
+            nodes, or one for each example and node. The matrix of a root is never read.
+        parents: the index of each node's parent, int64, below the node's own index; −1 for a root.
 
     Raises:
-        ValueError: a tensor of the wrong shape, dtype or device; a parent after its child.
+        ValueError: a tensor has a wrong shape, dtype or device; a parent comes after its child.
 
     Examples:
         >>> import torch
@@ -60,7 +60,7 @@ class TreeEnergy(StateEnergy):
         return self.transition.expand(1, self.num_nodes, -1, -1) if self.is_shared else self.transition
 
     def check_values(self) -> None:
-        """Raise ValueError as :meth:`BaseEnergy.check_values`, except for the matrices of roots."""
+        """Raise ValueError as :meth:`BaseEnergy.check_values` does, but ignore the matrices of roots."""
         check_precision(self.dtype)
         tables = self.transition if self.is_shared else self.transition[:, self.parents >= 0]
         for name, values in (("unary", self.unary), ("transition", tables)):
@@ -89,4 +89,4 @@ def check_parents(name: str, parents: Int[Tensor, " nodes"]) -> None:
     wrong = ((parents < -1) | (parents >= torch.arange(len(parents), device=parents.device))).nonzero()
     if len(wrong):
         node = int(wrong[0, 0])
-        raise ValueError(f"{name}: expected −1 to {node - 1} at node {node}, got {int(parents[node])}")
+        raise ValueError(f"{name}: expected −1 to {node - 1} for node {node}, got {int(parents[node])}")

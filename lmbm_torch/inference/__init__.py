@@ -2,7 +2,7 @@
 
 :func:`decode`, :func:`decode_hinge`, :func:`decode_expected`, :func:`marginals`, :func:`log_partition` and
 :func:`sample` take an energy and choose the algorithm by the kind and size of the energy, from one table of
-routes. Each algorithm is also a module, such as ``from lmbm_torch.inference.enumeration import exact``.
+routes. Each algorithm is also a module, like ``from lmbm_torch.inference.enumeration import exact``.
 The algorithms by the kind of energy:
 
 * any kind: ``enumeration.exact`` (enumeration, the oracle of all other routines),

@@ -1,4 +1,4 @@
-"""Losses, (energy, labels) → one number per example, and bounds that follow from losses."""
+"""Losses: functions of an energy and labels that return one number per example; and bounds from losses."""
 
 from lmbm_torch.losses.bounds import (
     error_bound,

@@ -1,4 +1,4 @@
-"""Bounds from a small hinge loss: on the log loss, on the training error and on the error of new examples.
+"""Bounds by the hinge loss: on the log loss, on the training error and on the error for new examples.
 
 Source: lmbm_and_lmsbn_2010, Remark 3, Theorem 4, Remark 6, Lemma 7 and Theorem 8, for belief networks (SBN);
 large_margin_boltzmann_machines_2009, Lemma 3.1, Theorem 3.2, Remark 4.2, Lemma 4.3 and Theorem 4.4, for
@@ -52,8 +52,8 @@ def directed_threshold(margin: float = 1.0) -> float:
 
     Remark 6: at the first label in the ordering where truth and prediction differ, both have the same local
     field, and the hinge of either the truth or the prediction is at least γ. The prediction has the least
-    loss of all labellings, so the loss of the truth is at least γ too. T does not depend on the weights,
-    unlike T of a Boltzmann machine.
+    loss of all labellings, so the loss of the truth is at least γ, too. T does not depend on the weights; for
+    a Boltzmann machine it does.
 
     Args:
         margin: γ > 0 of the hinge, in training and in decoding.
@@ -75,10 +75,10 @@ def undirected_log_loss_bound(
 ) -> Float[Tensor, " batch"]:
     """Bound the log loss of a Boltzmann machine: −log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}) + R.
 
-    R(w) = 4 Σ_c ⌊|c|/2⌋ |w_c| replaces Theorem 3.2's K log 2 + 4 Σ_c |w_c|, which is no bound for cliques of
-    four or more labels. Flipping the labels in F changes the score by −2 Σ_{i ∈ F} m_i + 4 Σ_c ⌊k/2⌋ w_c
-    f_c, with f_c the parity of clique c and k = |c ∩ F|; the sum over all F of the first term's exponential
-    is Π_i (1 + e^{−2 m_i}). A clique of a single label couples no labels and adds nothing.
+    R(w) = 4 Σ_c ⌊|c|/2⌋ |w_c| replaces K log 2 + 4 Σ_c |w_c| of Theorem 3.2, which is no bound for cliques of
+    four or more labels. Flipping the labels in F changes the score by −2 Σ_{i ∈ F} m_i + 4 Σ_c ⌊k/2⌋ w_c f_c,
+    with f_c the parity of clique c and k = |c ∩ F|; the sum over all F of the first term's exponential is Π_i
+    (1 + e^{−2 m_i}). Cliques of a single label add nothing to R.
 
     Args:
         hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.local_hinge`).
@@ -104,14 +104,14 @@ def undirected_log_loss_bound(
 def undirected_threshold(
     energy: PairwiseEnergy | CliqueEnergy, margin: float = 1.0
 ) -> Float[Tensor, " batch"]:
-    """Return T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+, each example's least loss if decoded wrongly.
+    """Return T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+, the least loss of wrongly decoded examples.
 
-    Remark 4.2, with |w_c(x)| for the paper's |w_c| sup |f_c|, its maximum over all x; both are equal for
-    cliques of labels alone. At a label where truth and prediction differ, a clique adds the same value or
-    opposite values to both margins, a clique of the label alone opposite values, so the hinge of the truth
-    or of the prediction is at least T. The total loss of the prediction is at most the loss of the truth,
-    therefore the bound holds for exact hinge decoding. T is 0, and vacuous, as soon as a label's couplings
-    exceed the margin.
+    This is Remark 4.2 with |w_c(x)| in place of |w_c| sup |f_c|, its maximum over all x; both are equal if
+    cliques have no features. At a label where truth and prediction differ, a clique adds the same value or
+    opposite values to both margins (a clique of only this label: opposite values), so the hinge of the truth
+    or of the prediction is at least T. The total loss of the prediction is at most the loss of the truth, so
+    the bound holds for exact hinge decoding. If the couplings of a label exceed the margin, T is 0 and the
+    bound says nothing.
 
     Args:
         energy: the model.
@@ -143,7 +143,7 @@ def least_threshold(energy: MarginEnergy, margin: float = 1.0) -> Float[Tensor, 
         margin: γ > 0 of the hinge, in training and in decoding.
 
     Raises:
-        TypeError: an energy of another kind, for which no threshold is known.
+        TypeError: no threshold is known for this kind of energy.
         ValueError: a margin that is not a finite number above 0.
 
     Examples:
@@ -167,7 +167,7 @@ def error_bound(mean_loss: float, threshold: float) -> float:
     """Bound the training error by min(1, mean loss / T), the share of wrongly decoded examples.
 
     Theorem 4. The bound holds for exact hinge decoding with the same margin, on the examples of the mean
-    loss, and says nothing about other examples. With T = 0 the bound is vacuous, 1.
+    loss, and says nothing about other examples. With T = 0 the bound is 1.
 
     Args:
         mean_loss: mean over examples of Σ_i [γ − m_i]_+.
@@ -187,13 +187,13 @@ def error_bound(mean_loss: float, threshold: float) -> float:
 
 
 class GeneralisationBound(NamedTuple):
-    """A bound for new examples, with the terms.
+    """Bound on the error for new examples, with its terms.
 
     Args:
-        error: at most 1, the bound on the share of wrongly decoded examples: ``loss`` / T.
+        error: the bound on the share of wrongly decoded examples: ``loss`` / T, at most 1.
         loss: the bound on the expected hinge loss: the sum of the mean loss and the two terms.
         complexity: the bound on the structured Rademacher complexity, 2 Σ_i W_i B_i / √N.
-        deviation: the term of the confidence, (Σ_i γ + W_i B_i) √(log(1/δ) / 2N).
+        deviation: the term that depends on the confidence, (Σ_i γ + W_i B_i) √(log(1/δ) / 2N).
 
     Examples:
         >>> from lmbm_torch.losses.bounds import GeneralisationBound
@@ -217,31 +217,31 @@ def generalisation_bound(
     margin: float = 1.0,
     confidence: float = 0.95,
 ) -> GeneralisationBound:
-    """Bound loss and error of new examples by the complexities of the labels' own linear classes.
+    """Bound loss and error for new examples by the complexities of each label's linear functions.
 
-    With probability δ = 1 − ``confidence`` at most, some weights with ‖w_i‖ ≤ W_i for each label i exceed
+    With probability ``confidence`` = 1 − δ, all weights with ‖w_i‖ ≤ W_i for each label i obey
 
         E L(w) ≤ mean L(w) + 2 Σ_i W_i B_i / √N + (Σ_i γ + W_i B_i) √(log(1/δ) / 2N),   Pr(ŷ ≠ y) ≤ E L(w) / T
 
-    Lemma 4.3 and Lemma 7 bound the middle term by the sum of the labels' Rademacher
-    complexities, which the hinge does not enlarge. Theorems 4.4 and 8 state the same without constants, at
-    the penalty of least bound. The weights of a clique of a Boltzmann machine count in W_i, and features in
-    B_i, of all the clique's labels: the factor d of Theorem 4.4. W and T must not depend on the examples. On
-    data of usual size the bound is above 1 and says nothing.
+    Lemma 4.3 and Lemma 7 bound the middle term by the sum of the labels' Rademacher complexities, which the
+    hinge does not enlarge. Theorems 4.4 and 8 state the same without constants, for the penalty that
+    minimises the bound. For a Boltzmann machine, the weight of a clique counts in W_i, and its features in
+    B_i, for every label of the clique: the factor d of Theorem 4.4. W and T must not depend on the examples.
+    On data of usual size the bound is above 1 and says nothing.
 
     Args:
         mean_loss: mean over the training examples of Σ_i [γ − m_i]_+.
         threshold: T ≥ 0 (:func:`least_threshold`).
-        feature_norms: (labels,), B_i, the largest norm of the inputs of m_i: features, constant, parents or
-            cliques.
+        feature_norms: (labels,), B_i, the largest norm of the inputs of m_i: features, the constant 1,
+            parents or cliques.
         weight_norms: W_i, or one W for all labels.
-        num_examples: N.
+        num_examples: the number N of training examples.
         margin: γ > 0 of the hinge.
         confidence: 1 − δ.
 
     Raises:
-        ValueError: negative or infinite numbers, another number of weights' norms than of features' norms, a
-            confidence that is not between 0 and 1.
+        ValueError: a number is negative or infinite, ``weight_norms`` and ``feature_norms`` differ in length,
+            or ``confidence`` is not between 0 and 1.
 
     Examples:
         >>> from lmbm_torch.losses import generalisation_bound
@@ -259,7 +259,7 @@ def generalisation_bound(
     weights = [weight_norms] * len(feature_norms) if isinstance(weight_norms, int | float) else weight_norms
     if len(weights) != len(feature_norms):
         raise ValueError(
-            f"weight_norms: expected {len(feature_norms)} as for the features, got {len(weights)}"
+            f"weight_norms: expected {len(feature_norms)} norms as for the features, got {len(weights)}"
         )
     for name, norms in (("feature_norms", feature_norms), ("weight_norms", weights)):
         check_not_negative(f"{name}: least", min(norms))
@@ -273,7 +273,7 @@ def generalisation_bound(
 
 
 def _couplings(energy: PairwiseEnergy | CliqueEnergy) -> tuple[Tensor, Tensor]:
-    """Return |w_c|, 0 for cliques of a single label, and the membership (labels, cliques).
+    """Return |w_c| (0 for cliques of a single label), and which labels each clique has, (labels, cliques).
 
     Couplings that all examples share are returned once, (1, cliques).
     """

@@ -63,9 +63,9 @@ def chain_structured_hinge(
     """
     check_positive("slope", slope)
     own = energy.score(labels)
-    # Labels out of range have been refused, or will be when the host reads.
+    # Labels out of range were refused by ``score``, on a GPU at the latest when the CPU reads a result.
     states = labels.where(energy.inside, 0).clamp(0, energy.num_states - 1)
-    # No torch one_hot, which waits for the GPU to read the states.
+    # Not torch's one_hot, which reads the states and so waits for the GPU.
     wrong = states[..., None] != torch.arange(energy.num_states, device=states.device)
     augmented = energy.add_unary(slope * wrong.to(energy.dtype))
     return augmented.score(chain_dp.decode(augmented).labels) - own

@@ -1,9 +1,9 @@
-"""Losses of restricted Boltzmann machines by a few steps of Gibbs sampling: CD, PCD and CD-PercLoss.
+"""Losses of restricted Boltzmann machines with a few steps of Gibbs sampling: CD, PCD and CD-PercLoss.
 
 Each loss compares the free energies F of the labels v and of labels v⁻ at the end of a Markov chain. The
-gradient of F(v) − F(v⁻), with v⁻ constant, has v⁻ and E[h | v⁻] in the place of the intractable expectations
-of belief_propagation_in_crbms_2017, Equation 5 and Appendix A. The value is no objective: contrastive
-divergence does not follow the gradient of any function.
+gradient of F(v) − F(v⁻), with v⁻ held constant, has v⁻ and E[h | v⁻] in place of the intractable expectations
+in belief_propagation_in_crbms_2017, Equation 5 and Appendix A. The value of the loss is no objective:
+contrastive divergence does not follow the gradient of any function.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def contrastive_divergence(
 
     Args:
         energy: a bipartite energy; gradients flow to the energy's tensors but not through the Markov chain.
-        labels: v, {0, 1}, or NaN for a missing label, which is sampled given the observed labels, by as many
-            steps.
-        num_steps: k.
+        labels: v, {0, 1}, or NaN for a missing label, which is sampled given the observed labels, by
+            ``num_steps`` steps, too.
+        num_steps: the number k of steps.
         init: the start of the Markov chains. ``"labels"``: a single chain at the labels, missing labels drawn
             first. ``"random"``: a single chain at a sample from the model without hidden units, better for
             some conditional models (Mnih et al. 2011). Or {0, 1}, any number of chains in leading axes.
         generator: the source of randomness, on the energy's device; by default torch's own.
-        inference: not used, since the Markov chain replaces inference; every loss of a model with hidden
-            units is called with the argument.
+        inference: not used, since the Markov chain replaces inference; all losses of models with hidden units
+            have this argument.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN or infinity in the energy; ``num_steps``
-            below 1; an unknown ``init``, or one of another shape or with other values.
+        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
+            energy; ``num_steps`` below 1; an unknown ``init``, or one of another shape or with other values.
 
     Examples:
         >>> import torch
@@ -59,7 +59,7 @@ def contrastive_divergence(
     """
     if isinstance(init, str) and init not in ("labels", "random"):
         raise ValueError(f"init: expected 'labels', 'random' or a tensor of {{0, 1}}, got {init!r}")
-    # The sampler checks a start after the wait for missing labels.
+    # Announce the check now, so that the GPU is waited for only once; the sampler checks later.
     foresee_labels("init", labels if isinstance(init, str) else init)
     complete = _complete(energy, labels, num_steps, generator)
     if init == "random":
@@ -115,17 +115,17 @@ def contrastive_perceptron(
     generator: torch.Generator | None = None,
     inference: object = None,
 ) -> Float[Tensor, " batch"]:
-    """Return [F(v) − F(v⁻)]_+, 0 without a better labelling: CD-PercLoss (Mnih et al. 2011).
+    """Return [F(v) − F(v⁻)]_+, which is 0 unless v⁻ is better than v: CD-PercLoss (Mnih et al. 2011).
 
-    v⁻ is the mode given the hidden units that the last step has sampled: of hundreds of labels a sampled
-    labelling hardly ever has a better free energy than v, and the loss of nearly every example would be 0.
+    v⁻ is the mode given the hidden units that the last step has sampled. A sampled v⁻ of hundreds of labels
+    would hardly ever have a better free energy than v, and the loss of nearly every example would be 0.
 
     Args:
         energy, num_steps, generator: as in :func:`contrastive_divergence`.
-        labels: v, {0, 1}, or NaN for a missing label, which is drawn given the observed labels and is no
-            part of the search: v⁻ has the same value.
-        init: the start of the Markov chains; by default a sample from the model without hidden units, which
-            is a logistic regression.
+        labels: v, {0, 1}, or NaN for a missing label, which is drawn given the observed labels; v⁻ keeps the
+            drawn value.
+        init: the start of the Markov chains; by default a sample from the model without couplings, a logistic
+            regression.
         inference: not used; see :func:`contrastive_divergence`.
 
     Raises:

@@ -28,8 +28,8 @@ def local_hinge(
         margin: γ > 0, in units of the local fields.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN, infinity or a misplaced weight in the
-            energy; a margin that is not a finite number above 0.
+        ValueError: ``labels`` whose shape or values are not as described above; NaN, infinity or a misplaced
+            weight in the energy; a margin that is not a finite number above 0.
 
     Examples:
         >>> import torch

@@ -1,8 +1,7 @@
 """Losses of restricted Boltzmann machines by deterministic inference: likelihoods and structured hinges.
 
 Source: belief_propagation_in_crbms_2017, section 4 and Appendix A. F is the free energy, with hidden units
-summed out. Decoded labels and the means of a product distribution are constants to the gradient, as in the
-paper.
+summed out. Gradients hold decoded labels and the means of a product distribution constant, as in the paper.
 
 Every loss of a model with hidden units can be called as ``loss(energy, labels, inference=…)``, as
 :class:`~lmbm_torch.training.latent.LatentModule` does.
@@ -44,8 +43,8 @@ def bethe_negative_log_likelihood(
             are missing, then as ``inference(energy, known=labels)``.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN or infinity in the energy; a routine
-            without a gradient if a gradient is needed.
+        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
+            energy; a routine without a gradient if a gradient is needed.
 
     Examples:
         >>> import torch
@@ -62,7 +61,7 @@ def bethe_negative_log_likelihood(
         found = inference(energy, **given).log_partition
         if needs_gradient and not found.requires_grad:
             raise ValueError(
-                "inference: expected a routine whose log_partition has a gradient, got a routine without"
+                "inference: expected a routine whose log_partition has a gradient, got one without a gradient"
             )
         return found
 
@@ -76,7 +75,7 @@ def mean_field_negative_log_likelihood(
     *,
     inference: Callable[..., BipartiteMarginals] = mean_field.marginals,
 ) -> Float[Tensor, " batch"]:
-    """Return F(v) + the mean-field lower bound on log Z: at most −log P(v), no upper bound on the log loss.
+    """Return F(v) plus the mean-field lower bound on log Z, a lower bound of −log P(v), the log loss.
 
     At q, the visible units' means, the bound is −F(q) + entropy(q), and its gradient is the gradient of
     −F(q).
@@ -88,7 +87,8 @@ def mean_field_negative_log_likelihood(
             :func:`bethe_negative_log_likelihood`.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN or infinity in the energy.
+        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
+            energy.
 
     Examples:
         >>> import torch
@@ -113,8 +113,8 @@ def joint_structured_hinge(
 ) -> Float[Tensor, " batch"]:
     """Return max_{v̂,h} [slope · Σ_i [v̂_i ≠ v_i] + score(v̂, h)] − max_h score(v, h).
 
-    The loss of the latent structural SVM. v̂_i is 1 if its max-marginal is above ½, or is decoded; given v̂
-    the best h has a closed form.
+    The loss of the latent structural SVM. v̂_i is 1 if its max-marginal is above ½; with a decoder, v̂ is the
+    decoded labelling. Given v̂ the best h has a closed form.
 
     Args:
         energy: a bipartite energy; gradients flow to the energy's tensors, but not through the maximisation.
@@ -129,8 +129,8 @@ def joint_structured_hinge(
             and may be negative.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN or infinity in the energy; a slope that
-            is not a finite number above 0.
+        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
+            energy; a slope that is not a finite number above 0.
 
     Examples:
         >>> import torch
@@ -204,7 +204,7 @@ def _negative_log_likelihood(
 ) -> Tensor:
     """Return F(v) + log Z, or log Z minus the log partition given the observed labels."""
     check_observed(energy, labels)
-    # The common term first: on a GPU its wait also tells whether labels are missing.
+    # This term first: on a GPU, the same wait also tells whether labels are missing.
     whole = log_partition()
     if any_missing(energy, labels):
         return whole - log_partition(known=labels)

@@ -29,8 +29,8 @@ def negative_log_likelihood(
             the marginal likelihood of the observed labels: see :func:`exact_negative_log_likelihood`.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN, infinity or a misplaced parent in the
-            energy.
+        ValueError: ``labels`` whose shape or values are not as described above; NaN, infinity or a misplaced
+            parent in the energy.
 
     Examples:
         >>> import torch
@@ -51,7 +51,8 @@ def exact_negative_log_likelihood(
 ) -> Float[Tensor, " batch"]:
     """Return −log P(observed) = log Σ_y exp(score(y)) − log Σ_{y agrees} exp(score(y)), in nats.
 
-    By enumeration, for few labels; the second sum of complete labels is their score.
+    Both sums are enumerated, for few labels; if no label is missing, the second sum is the score of the
+    labels.
 
     Args:
         energy: any energy over binary labels; gradients flow to the energy's tensors. Labels of a bipartite
@@ -59,8 +60,8 @@ def exact_negative_log_likelihood(
         labels: {0, 1}, or NaN for a missing label, which is summed out.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN or infinity in the energy; more than
-            2^22 labellings (of a bipartite energy: of the smaller side).
+        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
+            energy; more than 2^22 labellings (of a bipartite energy: of the smaller side).
 
     Examples:
         >>> import torch
@@ -80,13 +81,13 @@ def negative_pseudo_likelihood(
     """Return −Σ_i log P(y_i | all other labels) = Σ_i log(1 + exp(−2 m_i)), in nats, with local margins m_i.
 
     Args:
-        energy: a Boltzmann machine; gradients flow to the energy's tensors. Margins of a belief network leave
-            out the children, so that the same sum is the likelihood of a belief network.
+        energy: a Boltzmann machine; gradients flow to the energy's tensors. (The margins of a belief network
+            leave out the children: for a belief network the same sum is −log P(y).)
         labels: {0, 1}.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN or infinity in the energy, or asymmetric
-            couplings.
+        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
+            energy, or asymmetric couplings.
 
     Examples:
         >>> import torch

@@ -20,9 +20,9 @@ class Method:
     Args:
         loss: called as ``loss(energy, labels, inference=…)``, except for persistent contrastive divergence,
             whose caller keeps the Markov chains.
-        routine: for :class:`~lmbm_torch.inference.messages.matching.MatchedInference`; of a sampling loss
-            only the trained model uses the routine.
-        num_steps: default steps of Gibbs sampling; None for a loss without sampling.
+        routine: for :class:`~lmbm_torch.inference.messages.matching.MatchedInference`; with a sampling loss,
+            only prediction uses the routine.
+        num_steps: the default number of steps of Gibbs sampling; None for a loss without sampling.
     """
 
     loss: Callable[..., Tensor] | Callable[..., tuple[Tensor, Tensor]]

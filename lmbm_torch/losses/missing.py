@@ -15,7 +15,7 @@ from lmbm_torch.inference.search import beam_search
 from lmbm_torch.shapes import Bool, Shaped
 from lmbm_torch.verdicts import foresee, is_traced, number
 
-# A likely labelling suffices; no proof is needed.
+# Largest number of search nodes to complete labels: a likely labelling suffices, no proof is needed.
 COMPLETION_NODES = 1000
 
 
@@ -30,8 +30,8 @@ def impute(
     the transforms of torch.func no value can be read or checked: NaN stays NaN.
 
     Raises:
-        ValueError: labels of another shape or with other values than {0, 1} (or NaN for a belief network); an
-            energy that its own ``check_values`` refuses.
+        ValueError: ``labels`` of another shape than (batch, labels) or with values other than {0, 1} (or NaN
+            for a belief network); an energy that its own ``check_values`` refuses.
     """
     if are_unreadable(energy, labels):
         return labels, torch.ones_like(labels, dtype=torch.bool)
@@ -50,8 +50,8 @@ def completed(
     """Return :func:`impute`, or for a Boltzmann machine the likely labels given the observed labels.
 
     Raises:
-        ValueError: labels of another shape or with other values than {0, 1} or NaN; an energy that its own
-            ``check_values`` refuses.
+        ValueError: ``labels`` of another shape than (batch, labels) or with values other than {0, 1} or NaN;
+            an energy that its own ``check_values`` refuses.
     """
     if isinstance(energy, DirectedEnergy) or not any_missing(energy, labels):
         return impute(energy, labels)

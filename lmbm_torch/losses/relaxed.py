@@ -1,8 +1,9 @@
 """Losses of relaxed labels, for models too large for exact inference.
 
 The structured hinge needs only the relaxed maximiser: by the envelope theorem the gradient is the statistics
-of the maximiser minus the statistics of the truth. Losses of the labels need labels as a differentiable
-function of the energy, such as :func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels`,
+of the maximiser minus the statistics of the truth. The other losses need relaxed labels that are a
+differentiable function of the energy, such as
+:func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels`,
 :func:`lmbm_torch.inference.relaxations.sparse_map.marginals` or a differentiable routine of your own.
 """
 
@@ -31,11 +32,11 @@ def relaxed_structured_hinge(
     inference: Callable[[PairwiseEnergy], Decoding],
     slope: float = 1.0,
 ) -> Float[Tensor, " batch"]:
-    """Return the largest slope · Hamming loss + score over the local polytope, minus score(t).
+    """Return the largest slope · Hamming loss + score over the local polytope, minus the score of the truth.
 
-    For the true labels t. The loss is at least :func:`lmbm_torch.losses.structured_hinge`, which maximises
-    over labellings, and also convex in the weights and zero only if t wins by the margins; Finley and
-    Joachims, "Training structural SVMs when exact inference is intractable", ICML 2008, section 4.
+    The loss is at least :func:`lmbm_torch.losses.structured_hinge`, which maximises over labellings. It is
+    also convex in the weights, and zero only if the true labels t have the largest score by the margins; see
+    Finley and Joachims, "Training structural SVMs when exact inference is intractable", ICML 2008, section 4.
 
     Args:
         energy: a Boltzmann machine; gradients flow to the energy's tensors, but not through the maximisation.
@@ -45,8 +46,8 @@ def relaxed_structured_hinge(
         slope: > 0, the cost of each wrong label, in units of the score.
 
     Raises:
-        ValueError: labels of another shape or with other values; an energy that ``inference`` refuses; an
-            answer without relaxed labels; a slope that is not a finite number above 0.
+        ValueError: ``labels`` whose shape or values are not as described above; an energy that ``inference``
+            refuses; an answer without relaxed labels; a slope that is not a finite number above 0.
 
     Examples:
         >>> import torch
@@ -67,14 +68,14 @@ def relaxed_structured_hinge(
 
 
 def relaxed_score(energy: PairwiseEnergy, relaxed: Float[Tensor, "batch labels"]) -> Float[Tensor, " batch"]:
-    """Return the largest score over the local polytope given the labels' marginals; of labellings, the score.
+    """Return the largest score over the local polytope given marginals; for labellings, the score.
 
     With spins in [−1, 1] a pair's product is at most 1 − |s_i − s_j| and at least |s_i + s_j| − 1. The sign
-    of the coupling decides between the two; without a coupling any value is optimal, and s_i s_j is taken.
+    of the coupling decides which of the two is best; without a coupling s_i s_j is used.
 
     Args:
         energy: a Boltzmann machine; gradients flow to the energy's tensors.
-        relaxed: in [0, 1].
+        relaxed: the labels' marginals in [0, 1].
     """
     spins = to_spins(relaxed, energy.dtype)
     first, second = spins[:, :, None], spins[:, None]
@@ -99,7 +100,8 @@ def relaxed_hamming(
             :func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels`.
 
     Raises:
-        ValueError: labels of another shape or with other values; an energy that ``inference`` refuses.
+        ValueError: ``labels`` whose shape or values are not as described above; an energy that ``inference``
+            refuses.
 
     Examples:
         >>> import torch
@@ -143,7 +145,7 @@ def sparse_map_loss(
 ) -> Float[Tensor, " batch"]:
     """Return SparseMAP's largest objective minus its value at the true labels t: convex, smooth, at least 0.
 
-    max_p {E[score] − temperature/2 Σ_i E[s_i]²} − score(t) + temperature/2 · K; zero exactly if SparseMAP
+    max_p {E[score] − temperature/2 Σ_i E[s_i]²} − score(t) + temperature/2 · K; zero if and only if SparseMAP
     gives t all probability (Niculae et al., ICML 2018, section 3.3).
 
     Args:
@@ -154,7 +156,8 @@ def sparse_map_loss(
             :func:`lmbm_torch.inference.relaxations.integer_program.decode`; enumeration by default.
 
     Raises:
-        ValueError: labels of another shape or with other values; an energy that SparseMAP refuses.
+        ValueError: ``labels`` whose shape or values are not as described above; an energy that SparseMAP
+            refuses.
 
     Examples:
         >>> import torch

@@ -28,18 +28,19 @@ Augmentable = TypeVar("Augmentable", PairwiseEnergy, CliqueEnergy, BipartiteEner
 def loss_augment(
     energy: Augmentable, labels: Shaped[Tensor, "batch labels"], slope: float = 1.0
 ) -> Augmentable:
-    """Return the energy with a score larger by slope · Σ_i (1 − 2 t_i) y_i, for the true labels t.
+    """Return the energy with slope · Σ_i (1 − 2 t_i) y_i added to the score, for the true labels t.
 
     The sum is the Hamming loss slope · Σ_i [y_i ≠ t_i] minus slope · Σ_i t_i, a constant in y: any decoder
     of the energy finds the labelling of largest score + loss.
 
     Args:
         energy: an undirected energy.
-        labels: {0, 1}, complete; of a bipartite energy the visible units.
+        labels: {0, 1}, without missing labels; for a bipartite energy the visible units.
         slope: > 0, the cost of each wrong label, in units of the score.
 
     Raises:
-        ValueError: labels of another shape or with other values; a slope that is not a finite number above 0.
+        ValueError: ``labels`` whose shape or values are not as described above; a slope that is not a finite
+            number above 0.
 
     Examples:
         >>> import torch
@@ -73,8 +74,8 @@ def structured_hinge(
             labels. If the routine misses the maximum, the loss is a lower bound and may be negative.
 
     Raises:
-        ValueError: labels of another shape or with other values; an energy that ``inference`` refuses; a
-            slope that is not a finite number above 0.
+        ValueError: ``labels`` whose shape or values are not as described above; an energy that ``inference``
+            refuses; a slope that is not a finite number above 0.
 
     Examples:
         >>> import torch

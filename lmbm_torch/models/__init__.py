@@ -1,7 +1,7 @@
-"""Models: modules from features to an energy, x → energy. No model runs inference or knows a data set.
+"""Models: modules that map features to an energy. No model runs inference or knows a data set.
 
-A model of your own is a subclass of :class:`Model`, in any module. Once the module is imported, training,
-files and prediction know the model.
+To add your own model, write a subclass of :class:`Model` in any Python module. After this module is imported,
+training, files and prediction work with the model.
 """
 
 from lmbm_torch.models.base import Model

@@ -1,4 +1,4 @@
-"""The base class of all models: the description in files, and the methods that training calls."""
+"""The base class of all models: how models are stored in files, and which methods training calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmbm_torch.shapes import Bool, Float
 
 
 class StoredModule(Stored, nn.Module, ABC):
-    """A module that :func:`lmbm_torch.save` can write: a class, the arguments and the weights.
+    """A module that :func:`lmbm_torch.save` can write: its class, its arguments and the weights.
 
     Examples:
         >>> from lmbm_torch.models import Gaussian
@@ -31,17 +31,17 @@ class StoredModule(Stored, nn.Module, ABC):
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments by name, except for the encoder.
 
-        Plain values, lists, tuples, dictionaries with text keys, tensors, arrays,
+        Allowed are plain values, lists, tuples, dictionaries with text keys, tensors, arrays,
         :class:`~lmbm_torch.energies.TiedCliques` and other stored modules.
         """
 
     @property
     def has_encoder(self) -> bool:
-        """Return whether the module has an encoder, which the user gives again when loading the module."""
+        """Return whether the module has an encoder; the user must give the encoder again when loading."""
         return not isinstance(getattr(self, "encoder", None), nn.Identity | None)
 
     def stored_parts(self) -> dict[str, Any]:
-        """Return arguments, weights and the names of frozen weights; of an encoder the weights alone."""
+        """Return arguments, weights and the names of frozen weights; of an encoder, only the weights."""
         return {
             "arguments": self.arguments(),
             "weights": dict(self.state_dict()),
@@ -62,8 +62,7 @@ class StoredModule(Stored, nn.Module, ABC):
         """Return the module of :meth:`stored_parts`, in evaluation mode.
 
         Raises:
-            ValueError: a missing or superfluous encoder, or weights with shapes unlike those of the
-                arguments.
+            ValueError: an encoder is missing or superfluous, or the weights' shapes do not fit the arguments.
         """
         encoder = given.encoder
         if not isinstance(encoder, nn.Module | None):
@@ -77,7 +76,7 @@ class StoredModule(Stored, nn.Module, ABC):
         cls._check_shapes(arguments, weights)
         with torch.device("cpu"):
             model = cls(**arguments, **({"encoder": encoder} if has_encoder else {}))
-        # Weights keep the type that they were saved in.
+        # ``assign`` keeps the data type in which the weights were saved.
         model.load_state_dict(weights, assign=True)
         for name in frozen:
             model.get_parameter(name).requires_grad_(False)
@@ -85,15 +84,15 @@ class StoredModule(Stored, nn.Module, ABC):
 
     @classmethod
     def _check_shapes(cls, arguments: dict[str, Any], weights: dict[str, Tensor]) -> None:
-        """Raise ValueError if shapes differ from those of the arguments, before weights take any memory."""
-        # On the device "meta" this library's modules allocate nothing; other modules may.
+        """Raise ValueError if the weights' shapes do not fit the arguments, before memory is allocated."""
+        # Only for this library's modules, which allocate nothing on the device "meta"; other modules may.
         if not cls.__module__.startswith(LIBRARY):
             return
         with torch.device("meta"):
             expected = cls(**arguments).state_dict()
         for name, value in expected.items():
             if name not in weights or weights[name].shape != value.shape:
-                found = tuple(weights[name].shape) if name in weights else "none"
+                found = tuple(weights[name].shape) if name in weights else "no tensor"
                 raise ValueError(f"{name}: expected shape {tuple(value.shape)} by the arguments, got {found}")
 
     @torch.no_grad()
@@ -103,8 +102,8 @@ class StoredModule(Stored, nn.Module, ABC):
         Either all weights are copied or, if a weight is refused, none.
 
         Raises:
-            ValueError: shapes other than the parameters', NaN or infinity, a weight for a parameter that is
-                None, or None for another parameter.
+            ValueError: a weight has another shape than its parameter, or NaN or infinity; a weight is given
+                for a parameter that is None, or None for another parameter.
         """
         pairs = []
         for name, value in zip(self.HEAD, weights, strict=True):
@@ -125,14 +124,14 @@ class StoredModule(Stored, nn.Module, ABC):
 
 
 class Model(StoredModule):
-    """The base class of models of label vectors: x → features = encoder(x) → energy.
+    """The base class of models over label vectors: x → features = encoder(x) → energy.
 
     A subclass defines :meth:`energy`, :meth:`weights`, :meth:`couples` and :meth:`arguments`, in any module;
     the model can then be trained, saved, loaded and evaluated.
 
     Args:
-        num_features: width of the features, behind the encoder; None for a model without input.
-        num_labels: K.
+        num_features: the number of features that the encoder returns; None for a model without input.
+        num_labels: the number of labels.
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
 
     Examples:
@@ -166,7 +165,7 @@ class Model(StoredModule):
 
     @torch.no_grad()
     def undo_scaling(self, scale: float | np.ndarray | Tensor, shift: float | np.ndarray | Tensor) -> None:
-        """Change the weights so that features f give the former energy of (f − shift) / scale.
+        """Change the weights so that the energy for features f is the former energy for (f − shift) / scale.
 
         Args:
             scale, shift: (features,), or one number for all features.

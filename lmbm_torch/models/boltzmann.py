@@ -27,16 +27,16 @@ class BoltzmannMachine(Model):
     All weights start at zero: without a trained encoder, large-margin and likelihood training are convex.
 
     Args:
-        num_features: width of the features, behind the encoder; 0 for labels without input, where ``x`` is
-            ``(batch, 0)``.
-        num_labels: K.
+        num_features: the number of features that the encoder returns; 0 for labels without input, where ``x``
+            is ``(batch, 0)``.
+        num_labels: the number of labels.
         cliques: ``"pairwise"`` couples every two labels; or sets of labels, of any size; or
             :class:`~lmbm_torch.energies.TiedCliques`, as Markov logic networks need.
-        groups: for sets of labels, the weight of each set: 0, 1, … without gaps; by default one weight per
-            set.
-        clique_features: for sets of labels, the feature that multiplies each set, or None, the default. With
-            a feature the coupling depends on x.
-        bias: False for a machine with cliques alone, such as a Markov logic network.
+        groups: for sets of labels, the number of each set's weight: 0, 1, … without gaps; by default one
+            weight per set.
+        clique_features: for sets of labels, the number of the feature that multiplies each set, or None (the
+            default). With a feature the coupling depends on x.
+        bias: False for a machine with only cliques, like a Markov logic network.
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
 
     Raises:
@@ -78,7 +78,8 @@ class BoltzmannMachine(Model):
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_labels)) if bias else None)
         self.clique_weight = nn.Parameter(torch.zeros(self.cliques.num_weights))
         self.register_buffer("groups", torch.tensor(self.cliques.groups, dtype=torch.int64), persistent=False)
-        # The place of each clique in a matrix of labels if no clique is larger; singles on the diagonal.
+        # For cliques of at most two labels, their indices in a (labels, labels) matrix; singles on the
+        # diagonal.
         places = [clique[0] * num_labels + clique[-1] for clique in self.cliques.cliques]
         self.register_buffer("places", torch.tensor(places, dtype=torch.int64), persistent=False)
 
@@ -107,7 +108,7 @@ class BoltzmannMachine(Model):
             return held
         numbers = tuple(-1 if column is None else column for column in self.cliques.columns)
         columns = constant(numbers, torch.int64, like.device)
-        # One product picks the columns of dense and of CSR features.
+        # A matrix product selects columns of both dense and CSR features.
         pick = torch.arange(self.feature_weight.shape[1], device=like.device)[:, None] == columns
         return held * (features @ pick.to(like.dtype) + (columns < 0).to(like.dtype))
 
@@ -131,7 +132,7 @@ class BoltzmannMachine(Model):
         Either all weights are copied or, if a weight is refused, none.
 
         Raises:
-            ValueError: shapes other than the parameters', NaN or infinity, a bias for a machine without a
-                bias, or no bias for another machine.
+            ValueError: a weight has another shape than its parameter, or NaN or infinity; a bias is given for
+                a machine without a bias, or no bias for another machine.
         """
         self.take(feature_weight, bias, clique_weight)

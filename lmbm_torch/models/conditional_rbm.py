@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines over labels, alone or conditioned on features."""
+"""Restricted Boltzmann machines over labels, without input or conditioned on features."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RestrictedBoltzmannMachine(Model):
         num_labels: V, the visible units.
         num_hidden: H.
         init_std: the couplings' standard deviation at the start.
-        generator: for the couplings at the start; torch's default generator if None.
+        generator: the source of randomness for the couplings at the start; torch's default generator if None.
 
     Raises:
         ValueError: counts below one, a negative ``init_std``.
@@ -87,7 +87,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         num_hidden: H.
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
         init_std: the standard deviation of couplings and hidden weights at the start.
-        generator: for the start; torch's default generator if None.
+        generator: the source of randomness for the weights at the start; torch's default generator if None.
 
     Raises:
         ValueError: counts below one, a negative ``init_std``.
@@ -124,7 +124,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
     def logistic_regression(
         cls, num_features: int, num_labels: int, encoder: nn.Module | None = None
     ) -> ConditionalRBM:
-        """Return the special case of independent labels: a single hidden unit stays cut off."""
+        """Return the special case of independent labels: a single hidden unit whose weights stay zero."""
         model = cls(num_features, num_labels, num_hidden=1, encoder=encoder, init_std=0.0)
         for name in ("coupling", "hidden_bias", "hidden_weight"):
             model.get_parameter(name).requires_grad_(False)

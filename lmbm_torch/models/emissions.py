@@ -1,7 +1,7 @@
 """Distributions of an observation given the hidden state, with closed-form estimates.
 
-Each estimate is smoothed by ``smoothing`` pseudo-observations for every state, and thus the MAP estimate
-under the conjugate prior; ``log_prior`` is the logarithm of the prior up to a constant.
+Each estimate is smoothed by ``smoothing`` pseudo-observations for every state. This is the MAP estimate under
+the conjugate prior; ``log_prior`` is the logarithm of the prior up to a constant.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Emission(StoredModule):
     Args:
         num_states: S.
         num_features: width of an observation.
-        start: the parameters by name, with the start value of all entries.
+        start: the names of the parameters, each with the start value of all its entries.
 
     Raises:
         ValueError: counts below one.
@@ -68,7 +68,7 @@ class Emission(StoredModule):
 class Multinomial(Emission):
     """Counts of symbols: log P(x | s) = Σ_v x_v log θ_sv, for symbols in a given order.
 
-    A one-hot row is one symbol of a vocabulary. The start is uniform; a pseudo-observation is one of every
+    A one-hot row is one symbol of a vocabulary. The start is uniform; a pseudo-observation has one of every
     symbol.
 
     Args:
@@ -109,11 +109,11 @@ class Multinomial(Emission):
 class Bernoulli(Emission):
     """Independent bits: log P(x | s) = Σ_v x_v log p_sv + (1 − x_v) log(1 − p_sv).
 
-    The start is p = ½; a pseudo-observation is a 0 and a 1 of every bit.
+    The start is p = ½; a pseudo-observation counts a 0 and a 1 of every bit.
 
     Args:
         num_states: S.
-        num_features: bits.
+        num_features: the number of bits.
 
     Raises:
         ValueError: counts below one.
@@ -139,7 +139,7 @@ class Bernoulli(Emission):
         """Set p_sv = (Σ_t weights_ts x_tv + smoothing) / (Σ_t weights_ts + 2 smoothing)."""
         _check_bits(rows)
         ones = _weighted_sums(rows, weights)
-        # Rounding may lift the sum of a bit that is always 1 above the number of rows.
+        # By rounding, the sum of a bit that is always 1 may exceed the number of rows.
         zeros = (weights.sum(0)[:, None] - ones).clamp(min=0)
         self.log_odds = (ones + smoothing).log() - (zeros + smoothing).log()
 
@@ -177,7 +177,7 @@ class Gaussian(Emission):
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
         """Return −½ Σ_v (x_v − mean_sv)² / variance_sv + log(2π variance_sv)."""
         _check_dense(rows)
-        # State by state: a matrix product would cancel digits if means are large beside the variance.
+        # State by state: a matrix product would lose digits if means are much larger than deviations.
         squares = [
             ((rows - mean).square() / variance).sum(1)
             for mean, variance in zip(self.mean, self.variance, strict=True)
@@ -223,7 +223,7 @@ def _check_values(rows: Tensor, allowed: Callable[[Tensor], Tensor], wanted: str
     fine = allowed(rows.values() if rows.layout == torch.sparse_csr else rows)
 
     def refuse() -> None:
-        raise ValueError(f"x: expected {wanted}, got {int((~fine).sum())} others")
+        raise ValueError(f"x: expected {wanted}, got other values in {int((~fine).sum())} entries")
 
     refuse_unless(f"x: expected {wanted}", (fine,), fine.all, refuse)
 

@@ -1,4 +1,4 @@
-"""Neural networks in front of a model: inputs → features, trained end to end by the loss of the model."""
+"""Neural networks that map inputs to a model's features, trained end to end by the loss of the model."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ class ConvolutionalEncoder(nn.Module):
     """A convolutional encoder of images in rows: 3 × 3 convolutions and rectified units.
 
     Each convolution keeps the size of the image and is followed by max-pooling over ``pooling`` × ``pooling``
-    pixels; incomplete patches at the right and lower edge count. Weights start with torch's defaults.
+    pixels; incomplete patches at the edges are pooled, too. Weights start with torch's defaults.
 
     Args:
-        height, width: of the images.
-        channels: the channels of each convolution, one entry per convolution.
-        pooling: 1 keeps the place of every pixel, as features of pixel labels should.
-        colours: channels of the images; 3 for the pixels of :class:`~lmbm_torch.data.ImageEncoder`.
+        height, width: the size of the images.
+        channels: the number of channels of each convolution.
+        pooling: the width of the patches; 1 keeps one feature for each pixel, as labels of pixels need.
+        colours: the number of channels of the images; 3 for the pixels of
+            :class:`~lmbm_torch.data.ImageEncoder`.
 
     Attributes:
-        num_features: width of the features, the pixels of the last channels, one channel after another.
+        num_features: the number of features: the pixels of the last convolution, one channel after another.
 
     Raises:
         ValueError: counts below one, or no convolution.
@@ -72,8 +73,8 @@ class PixelwiseEncoder(ConvolutionalEncoder):
     :meth:`~lmbm_torch.models.ConditionalRBM.of_log_odds`.
 
     Args:
-        height, width: of the images, of one channel.
-        channels: the channels of all convolutions but the last, which has one channel.
+        height, width: the size of the images, which have one channel.
+        channels: the numbers of channels of all convolutions but the last, which has one channel.
 
     Raises:
         ValueError: counts below one, or no channels.

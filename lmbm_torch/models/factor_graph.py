@@ -1,4 +1,4 @@
-"""Graphs of labels of many states, with unaries and pairs by an encoder's features."""
+"""Conditional random fields over graphs, whose unary and pairwise terms depend on an encoder's features."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class FactorGraph(StoredModule):
     :meth:`~lmbm_torch.energies.FactorEnergy.packed`.
 
     Args:
-        num_features: width of a node's features, behind the encoder.
-        num_states: S.
-        num_edge_features: width of an edge's features; 0 for edges alike.
+        num_features: the number of features of a node that the encoder returns.
+        num_states: the number S of states of each label.
+        num_edge_features: the number of features of an edge; 0 if all edges have the same table.
         directed: whether (r, s) and (s, r) have weights of their own; otherwise tables are symmetric.
         encoder: maps inputs to features, (batch, nodes, features); the identity by default.
 
@@ -76,11 +76,11 @@ class FactorGraph(StoredModule):
 
         Args:
             x: input of the encoder, by default features (batch, nodes, features).
-            edges: node numbers.
+            edges: the numbers of the two nodes of each edge.
             edge_features: (batch, edges, features), for a model with features of edges.
 
         Raises:
-            ValueError: features of another width, missing or superfluous features of edges.
+            ValueError: features have another width, or features of edges are missing or superfluous.
         """
         return self.energy(self.encoder(x), edges, edge_features)
 

@@ -1,4 +1,4 @@
-"""Hidden Markov models: chains that generate the observations."""
+"""Hidden Markov models: chains of hidden states that generate observations."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class HiddenMarkov(StoredModule):
         P(x, y) = P(y_0) Π_t P(y_t | y_{t−1}) Π_t P(x_t | y_t)
 
     (max_margin_markov_networks_survey_2003, Equation 5). The log partition is log P(x), and the marginals are
-    given x. :meth:`count` estimates the parameters in closed form from labels; :meth:`maximise` estimates
-    from expected labels, a step of expectation maximisation. The start is uniform.
+    conditional on x. :meth:`count` estimates the parameters in closed form from labels; :meth:`maximise` from
+    expected labels, as the M-step of expectation maximisation does. The start is uniform.
 
     Args:
-        emission: P(x_t | y_t), a module such as :class:`~lmbm_torch.models.emissions.Multinomial`, which sets
+        emission: P(x_t | y_t), a module like :class:`~lmbm_torch.models.emissions.Multinomial`, which sets
             the number of states.
 
     Examples:
@@ -63,13 +63,13 @@ class HiddenMarkov(StoredModule):
 
         Args:
             x: observations, ``(batch, length, features)`` with padding, or the observations of all chains
-                one after another, ``(positions, features)``, dense or, except for normal emissions, CSR.
-            lengths: positions of each chain, whole numbers; the full length of padded ``x`` if not given.
-            max_length: of positions one after another, the length to pad to; by default the length of the
-                longest chain, for which the host waits for a GPU.
+                in turn, ``(positions, features)``, dense or, except for normal emissions, CSR.
+            lengths: the number of positions of each chain; by default the full length of padded ``x``.
+            max_length: for positions in turn, the length to pad to; by default the length of the
+                longest chain, which the CPU must read from a GPU.
 
         Raises:
-            ValueError: observations of another width or refused by the emission; lengths that do not fit.
+            ValueError: the observations have another width, or the emission refuses them; lengths do not fit.
         """
         inside = positions(x, lengths, self.emission.num_features, max_length)
         unary = at_positions(x, inside, self.emission.log_prob)
@@ -89,20 +89,20 @@ class HiddenMarkov(StoredModule):
 
         Args:
             x, lengths: see :meth:`forward`.
-            labels: class indices; padding never matters.
-            smoothing: pseudo-observations > 0 of each start, transition and emission.
-            weight: the count of each chain; 1 if not given.
+            labels: class indices; values in the padding are ignored.
+            smoothing: the number of pseudo-observations (above 0) of each start, transition and emission.
+            weight: the weight of each chain; by default 1.
 
         Raises:
-            ValueError: see :meth:`forward`; labels of another shape or out of range; smoothing that is not
-                above 0; weights of another shape.
+            ValueError: see :meth:`forward`; ``labels`` have another shape or are no states; ``smoothing`` is
+                not above 0; ``weight`` has another shape.
         """
         inside = positions(x, lengths, self.emission.num_features)
         check_shape("labels", labels, *inside.shape)
         states = self.emission.num_states
         strange = inside & ((labels < 0) | (labels >= states))
         if bool(strange.any()):
-            raise ValueError(f"labels: expected 0 to {states - 1}, got {int(strange.sum())} others")
+            raise ValueError(f"labels: expected 0 to {states - 1}, got {int(strange.sum())} other labels")
         nodes = one_hot(labels.where(inside, 0), states).to(self.log_start.dtype) * inside[..., None]
         weighted = nodes
         if weight is not None:
@@ -125,12 +125,12 @@ class HiddenMarkov(StoredModule):
 
         Args:
             x, lengths: see :meth:`forward`.
-            nodes: P(y_t = s), such as ``StateMarginals.states``.
+            nodes: P(y_t = s), like ``StateMarginals.states``.
             transitions: Σ P(y_t = r, y_{t+1} = s) over all steps of all chains.
             smoothing: see :meth:`count`.
 
         Raises:
-            ValueError: see :meth:`forward`; expectations of another shape; smoothing that is not above 0.
+            ValueError: see :meth:`forward`; expectations have another shape; ``smoothing`` is not above 0.
         """
         check_positive("smoothing", smoothing)
         inside = positions(x, lengths, self.emission.num_features)

@@ -1,4 +1,4 @@
-"""Models as ONNX files: x → the log-potentials of the energy; inference stays outside."""
+"""Export of models to ONNX files, which compute the log-potentials of the energy, but no inference."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ __all__ = ["export_onnx"]
 def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[str, ...]:
     """Write a model for a runtime without torch, with each tensor of the energy as an output.
 
-    The input is called ``x``; the outputs are called as the fields of ``model(x)``, such as ``unary``,
+    The input is called ``x``; the outputs are called as the fields of ``model(x)``, like ``unary``,
     ``parents``, ``ordering`` of a belief network. The batch has any size; fields shared by all examples have
     no batch axis. The energy's constructor makes the same energy from the outputs.
 
     Args:
-        model: with its encoder, in the precision of the file.
-        path: of the file to write; an existing file is replaced.
-        example: an input of two examples or more, dense, of the model's dtype and on the model's device.
+        model: the model with the encoder; the file has the model's precision.
+        path: the path of the file to write; an existing file is replaced.
+        example: a dense input with two or more examples, in the model's dtype and on the model's device.
 
     Returns:
         The names of the outputs, in order.
 
     Raises:
         ModuleNotFoundError: onnx or onnxscript is not installed.
-        ValueError: fewer than two examples, so that the batch axis is unknown.
+        ValueError: fewer than two examples, hence the batch axis is unknown.
 
     Examples:
         >>> import torch
@@ -44,7 +44,7 @@ def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[st
         ['unary', 'pairwise', 'constant']
     """
     if example.ndim < 1 or len(example) < 2:
-        raise ValueError(f"example: expected two inputs or more, got shape {tuple(example.shape)}")
+        raise ValueError(f"example: expected two or more inputs, got shape {tuple(example.shape)}")
     with naming_extras():
         import onnx
         import onnxscript  # noqa: F401

@@ -1,4 +1,4 @@
-"""Features of sequences, padded to one length or one after another; internal."""
+"""Features of sequences, either padded to one length or joined in turn. Internal."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def positions(
     num_features: int,
     max_length: int | None = None,
 ) -> Bool[Tensor, "batch length"]:
-    """Return a mask that is true for positions and false for padding.
+    """Return a mask (batch, length) that is true for positions and false for padding.
 
     Args:
-        features: ``(batch, length, features)`` with padding, or all sequences' positions one after another,
+        features: ``(batch, length, features)`` with padding, or all sequences' positions in turn,
             ``(positions, features)``, dense or CSR.
-        lengths: whole numbers, of each sequence, at least 1; the full length of padded features if not given.
+        lengths: the number of positions of each sequence, at least 1; by default the full length.
         num_features: width of a position's features.
-        max_length: of positions one after another, the length to pad to; by default the length of the longest
-            sequence, for which the host waits for a GPU.
+        max_length: for positions in turn, the length to pad to; by default the length of the
+            longest sequence, which the CPU must read from a GPU.
 
     Raises:
         ValueError: features of another shape, or lengths that do not fit the features.
@@ -58,22 +58,22 @@ def positions(
 
 
 def _check_total(lengths: Tensor, rows: int) -> None:
-    wanted = f"lengths: expected at least 1 and {rows} in all"
+    wanted = f"lengths: expected lengths of at least 1 with a sum of {rows}"
 
     def refuse() -> None:
-        raise ValueError(f"{wanted}, got {int(lengths.min())} and {int(lengths.sum())}")
+        raise ValueError(f"{wanted}, got a least of {int(lengths.min())} and a sum of {int(lengths.sum())}")
 
     refuse_unless(wanted, (lengths,), lambda: (lengths.min() >= 1) & (lengths.sum() == rows), refuse)
 
 
 def rows_of(features: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """Return the features of all sequences' positions one after another, (positions, features), unpadded."""
+    """Return the features of all sequences' positions in turn, (positions, features), unpadded."""
     return features[inside] if features.ndim == 3 else features
 
 
 def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """Pad values of positions one after another, ``(positions, …)``, by 0 to ``(batch, length, …)``."""
-    # No indexing by the mask: the backward pass would count the true entries, and wait for the GPU.
+    """Pad values of positions in turn, ``(positions, …)``, by 0 to ``(batch, length, …)``."""
+    # Not indexed by the mask: the backward pass would count the true entries, and wait for the GPU.
     place = (inside.flatten().cumsum(0) - 1).clamp(0, len(rows) - 1)
     return _masked(rows.index_select(0, place).unflatten(0, inside.shape), inside)
 

@@ -19,17 +19,17 @@ from lmbm_torch.shapes import Bool, Float
 class SigmoidBeliefNetwork(Model):
     """A sigmoid belief network (SBN), x → :class:`~lmbm_torch.energies.DirectedEnergy`.
 
-    Each label depends on the features and the labels before. The local fields are linear in the parameters:
-    z_i = ⟨feature_weight_i, encoder(x)⟩ + bias_i + Σ_j parent_weight_ij s_j + Σ_c clique_weight_c Π s
-    (lmbm_and_lmsbn_2010, Definition 2). All weights start at zero: without a trained encoder, training is
-    convex.
+    Each label depends on the features and on the labels that precede it in the ordering. The local fields are
+    linear in the parameters: z_i = ⟨feature_weight_i, encoder(x)⟩ + bias_i + Σ_j parent_weight_ij s_j + Σ_c
+    clique_weight_c Π s (lmbm_and_lmsbn_2010, Definition 2). All weights start at zero: without a trained
+    encoder, training is convex.
 
     Args:
         num_features: width of the features, behind the encoder.
-        num_labels: K.
+        num_labels: the number of labels.
         ordering: the label at each position; index order by default.
-        degree: size of the largest cliques of labels; 1 makes the labels independent, 2 gives each label all
-            labels before as parents, 3 adds every triple, and so on.
+        degree: the size of the largest cliques of labels: 1 makes the labels independent, 2 gives each label
+            all earlier labels as parents, 3 adds every set of three labels, and so on.
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
 
     Raises:
@@ -69,7 +69,7 @@ class SigmoidBeliefNetwork(Model):
         self.clique_weight = nn.Parameter(torch.zeros(len(self.cliques)))
 
     def in_order(self, ordering: Sequence[int] | np.ndarray) -> SigmoidBeliefNetwork:
-        """Return a belief network over another ordering with zero weights and the same encoder.
+        """Return a belief network with another ordering, zero weights and the same encoder.
 
         A copy takes a fifth of the time of the constructor.
 
@@ -79,7 +79,7 @@ class SigmoidBeliefNetwork(Model):
         check_permutation("ordering", ordering, self.num_labels)
         order = torch.tensor(np.asarray(ordering), dtype=torch.int64, device=self.ordering.device)
         other = type(self).__new__(type(self))
-        # The dictionaries of a module hold everything.
+        # The dictionaries of a module hold all of its state.
         vars(other).update(
             (name, each.copy() if isinstance(each, dict | set) else each) for name, each in vars(self).items()
         )
@@ -127,22 +127,22 @@ class SigmoidBeliefNetwork(Model):
         Either all weights are copied or, if a weight is refused, none.
 
         Raises:
-            ValueError: shapes other than the parameters', NaN or infinity, a weight for a label that is no
-                parent, or no ``clique_weight`` although there are cliques.
+            ValueError: a weight has another shape than its parameter, or NaN or infinity; a label that is no
+                parent has a weight; ``clique_weight`` is missing although there are cliques.
         """
         if clique_weight is None:
             clique_weight = self.clique_weight.new_empty(0)
         check_shape("parent_weight", parent_weight, *self.allowed_parents.shape)
-        # No gathering: the indices of thousands of labels take more memory than all weights.
+        # Compared as a whole: with thousands of labels, indices would take more memory than all weights.
         if bool(((parent_weight != 0) & ~self.allowed_parents.to(parent_weight.device)).any()):
-            raise ValueError("parent_weight: expected 0 for labels that are no parents, got other values")
+            raise ValueError("parent_weight: expected 0 for labels that are no parents, got other numbers")
         self.take(feature_weight, bias, parent_weight, clique_weight)
 
 
 def _allowed_parents(ordering: Tensor, degree: int) -> Bool[Tensor, "labels labels"]:
-    """Return the labels in front of each label, which may be parents; none for degree 1."""
+    """Return a mask of the labels that may be parents: all earlier labels, or none if the degree is 1."""
     if ordering.is_meta:
-        # Shapes alone: operations on "meta" import torch's compiler, for as long as torch itself takes.
+        # Only the shape: operations on "meta" would import torch's compiler, which takes as long as torch.
         return torch.empty(len(ordering), len(ordering), dtype=torch.bool, device="meta")
     position = torch.argsort(ordering)
     return (position[None, :] < position[:, None]) & (degree > 1)

@@ -9,7 +9,8 @@ from lmbm_torch.shapes import Float, Int
 
 LEVEL = 0.95
 NUM_RESAMPLES = 1000
-# More rows are drawn in groups, each of about as many rows at random, whose sums vary as rows do.
+# Largest number of units that the bootstrap draws: more rows are put into so many random groups of about
+# equal size, and groups are drawn. The sums have the same variance.
 MAX_GROUPS = 5000
 SEED = 0
 
@@ -19,15 +20,15 @@ def intervals(
 ) -> dict[str, tuple[float, float]]:
     """Return the 95 % interval of each headline metric: percentiles of 1,000 bootstrap samples of the rows.
 
-    The samples are equal in every call. Rows count as independent; the interval does not cover the variation
-    between trainings, and has no width if all rows are alike.
+    Every call draws the same samples. Rows count as independent; the interval does not cover the variation
+    between trainings, and has no width if all rows are equal.
 
     Args:
         given, truth: labels in {0, 1}.
 
     Returns:
-        Both ends for ``exact_match``, ``hamming_loss``, ``sample_f1``, ``macro_f1``, ``micro_f1`` and
-        ``jaccard_index``.
+        Both ends of the interval for ``exact_match``, ``hamming_loss``, ``sample_f1``, ``macro_f1``,
+        ``micro_f1`` and ``jaccard_index``.
     """
     random = np.random.default_rng(SEED)
     sums = _Sums.of(given, truth, random)
@@ -38,12 +39,12 @@ def intervals(
 
 
 class _Sums:
-    """Sums over each group of rows that the metrics are computed from.
+    """Sums over each group of rows, from which the metrics are computed.
 
     Args:
-        of_rows: (groups, 7), for rows: their number, exact matches, share of wrong decisions, F1, Jaccard
-            index, labels both true and given, and labels true plus labels given.
-        both, either: (groups, labels): for each label the last two.
+        of_rows: (groups, 7), sums over rows of: 1, exact match, share of wrong decisions, F1, Jaccard index,
+            number of labels both true and given, number of true labels plus number of given labels.
+        both, either: (groups, labels), the last two numbers for each label.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class _Sums:
 
     @classmethod
     def of(cls, given: Tensor, truth: Tensor, random: np.random.Generator) -> _Sums:
-        """Return the sums of labels; with more rows than groups the groups are random."""
+        """Return the sums for given and true labels; if rows are grouped, the groups are random."""
         found, wanted = (labels.bool().cpu().numpy() for labels in (given, truth))
         both, either = (found & wanted).astype(np.float64), found.astype(np.float64) + wanted
         in_both, in_either = both.sum(1), either.sum(1)
-        # Rows with nothing to find and nothing found are right.
+        # Rows without true and without given labels count as right.
         f1 = np.where(in_either == 0, 1.0, 2 * in_both / np.maximum(in_either, 1))
         union = in_either - in_both
         jaccard = np.where(union == 0, 1.0, in_both / np.maximum(union, 1))
@@ -83,7 +84,7 @@ class _Sums:
 
 
 def metrics_of(sums: tuple[np.ndarray, np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the metrics (samples,) of sums over samples, as :mod:`lmbm_torch.metrics` defines them."""
+    """Return each metric (samples,), computed from sums as :mod:`lmbm_torch.metrics` defines it."""
     (rows, right, wrong, f1, jaccard, both, either), of_labels = sums[0].T, sums[1:]
     return {
         "exact_match": right / rows,

@@ -30,9 +30,9 @@ from lmbm_torch.viz.quality import change_chart
 
 NUM_PULLS = 10
 NUM_EXAMPLES = 12
-# Largest number of rows that are shown of an automatic choice's table.
+# Largest number of rows of an automatic choice's table that a report shows.
 MAX_ROWS = 40
-# The metrics that a reader asks for first.
+# The metrics at the top of a report, in words.
 METRICS = {
     "exact_match": "rows entirely right",
     "hamming_loss": "share of wrong decisions",
@@ -48,9 +48,9 @@ class Measured(NamedTuple):
 
     Args:
         name, words: the name of the metric and a description.
-        joint: the value of the joint labels; ``low`` and ``high`` are the ends of the 95 % interval.
-        alone: the value of the marginal labels.
-        without: the value of the baseline without features.
+        joint: the value for the joint labels; ``low`` and ``high`` are the ends of the 95 % interval.
+        alone: the value for the marginal labels, which are decided label by label.
+        without: the value for the baseline, which uses no features.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Report:
 
     Args:
         content: the values of the templates, by name.
-        figures: the figures of matplotlib, by name, without empty figures.
+        figures: the matplotlib figures by name; figures that would be empty are left out.
         template: the name of the templates.
     """
 
@@ -84,7 +84,7 @@ def report(title: str, saved: Predictor, found: Findings, bound: Sequence[Sequen
         title: the title, such as the names of the model and the rows.
         saved: the predictor.
         found: the findings.
-        bound: for each row the rules that changed the answer; empty without rules.
+        bound: for each row the rules that changed the answer; empty if there are no rules.
     """
     metrics, without, ends = found.metrics(), found.baseline(), intervals(found.joint, found.truth)
     gained, lost = found.rows_gained_and_lost()
@@ -137,9 +137,9 @@ def choice_report(title: str, model: Any) -> Report:
         model: the fitted classifier.
 
     Raises:
-        ValueError: another object, or a classifier that is not fitted.
+        ValueError: ``model`` is no ``AutoLabelClassifier``, or is not fitted.
     """
-    # Of other pages the automatic choice is not needed.
+    # Imported here, since no other page needs this module.
     from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
 
     if not isinstance(model, AutoLabelClassifier) or "table_" not in vars(model):
@@ -208,7 +208,7 @@ def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
 
 
 def card(page: Report, dataset: str) -> Report:
-    """Return a report as a model card, with the metadata of model hubs, for :func:`write_markdown`.
+    """Return a report as a model card with the metadata that model hubs read, for :func:`write_markdown`.
 
     Args:
         page: the page of :func:`report`.
@@ -218,7 +218,7 @@ def card(page: Report, dataset: str) -> Report:
 
 
 def _by_rule(bound: Sequence[Sequence[str]]) -> list[tuple[str, int, str]]:
-    """Return for each rule that bound the number of rows and the first rows, most frequent first."""
+    """Return the rules that changed answers, most frequent first: rule, number of rows, first rows."""
     rows: dict[str, list[str]] = {}
     for row, texts in enumerate(bound):
         for text in texts:
@@ -238,7 +238,7 @@ def _write(path: Path, template: str, content: dict[str, Any], mode: Mode) -> No
     environment = Environment(
         loader=PackageLoader("lmbm_torch.reports", "."),
         autoescape=".html" in template,
-        # Markdown is HTML, too, to those who show it.
+        # Programs that show Markdown also show HTML tags in it.
         finalize=None if ".html" in template else _without_tags,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -285,13 +285,13 @@ def _figures(found: Findings, by_label: dict[str, np.ndarray]) -> dict[str, Any]
 
 
 def _pulls(found: Findings) -> list[tuple[str, str, float]]:
-    """Return the strongest dependencies as (giver, taker, weight)."""
+    """Return the strongest dependencies as (label that influences, influenced label, weight)."""
     pulls = [] if found.dependencies is None else found.dependencies.strongest(NUM_PULLS)
     return [(found.label_names[giver], found.label_names[taker], weight) for giver, taker, weight in pulls]
 
 
 def _feature_pulls(found: Findings) -> list[tuple[str, str, str]] | None:
-    """Return the name of each described label with the features for and against the label."""
+    """Return each described label's name with the features that speak for and against the label."""
     if found.pulls is None:
         return None
     sides = zip(found.pulls.labels, found.pulls.towards, found.pulls.against, strict=True)
@@ -303,7 +303,7 @@ def _told(pulls: Sequence[tuple[str, float]]) -> str:
 
 
 def _examples(found: Findings) -> list[dict[str, Any]]:
-    """Return rows with different joint and marginal labels, gained and lost rows first."""
+    """Return rows whose joint and marginal labels differ; first those made right or made wrong."""
     joint, alone = (right.tolist() for right in found.right)
     rows = sorted(found.changed_rows.tolist(), key=lambda row: joint[row] == alone[row])
     verdicts = {(True, False): "mended", (False, True): "broken"}

@@ -18,17 +18,17 @@ from lmbm_torch.viz.dependencies import transition_heatmap
 from lmbm_torch.viz.quality import label_chart, reliability_diagram
 
 NUM_ROWS = 15
-# The metrics that a reader asks for first.
+# The metrics at the top of a report, in words.
 METRICS = {
     "token_accuracy": "share of tokens with the right tag",
     "sequence_accuracy": "share of sequences entirely right",
     "chunk_f1": "F1 of chunks, right from first to last token",
 }
-# What a fitted estimator says of its training, in words.
+# The attributes of a fitted estimator that describe its training, in words.
 LEARNED = {
     "objective_": "value of the training objective",
-    "duality_gap_": "relative to its optimum at most above it",
-    "relative_gradient_": "norm of its gradient, relative to that at zero",
+    "duality_gap_": "largest possible relative distance of the objective from its optimum",
+    "relative_gradient_": "norm of the objective's gradient, relative to the norm at zero weights",
     "n_iter_": "iterations",
 }
 
@@ -38,7 +38,7 @@ class ChainFindings:
     """Decoded sequences compared with the true tags.
 
     Args:
-        label_names: the predictor's tags, then tags of these sequences alone.
+        label_names: the predictor's tags, then tags that occur only in these sequences.
         metrics: see :func:`~lmbm_torch.prediction.answers.evaluate`.
         confusion: the number of tokens with a true tag (row) and a given tag (column).
         calibration: the calibration of the given tags' probabilities; None without probabilities.
@@ -53,7 +53,7 @@ class ChainFindings:
 
 
 def findings(saved: Predictor, data: SequenceData, chosen: np.ndarray) -> ChainFindings:
-    """Return the findings on sequences; for arguments see ``evaluate``."""
+    """Decode sequences and return the findings; for the arguments see ``evaluate``."""
     sequences, count = data.select(chosen), len(data.label_names)
     truth = np.concatenate(sequences.labels)
     given, likely = [], []
@@ -81,7 +81,7 @@ def report(title: str, saved: Predictor, found: ChainFindings, said: list[str]) 
         title: the title of the page.
         saved: the predictor.
         found: the findings.
-        said: sentences on the data.
+        said: sentences about the data.
     """
     names, true, given = found.label_names, found.confusion.sum(1), found.confusion.sum(0)
     both = np.diag(found.confusion)

@@ -47,7 +47,7 @@ def relative_gap(difference: np.ndarray | float, value: np.ndarray | float) -> n
     The sign is dropped: a dual value above the primal value belongs to infeasible duals, and must not count
     as a closed gap.
     """
-    # A problem without losses (all weights zero) has primal = dual = 0, and no gap.
+    # In a problem whose losses all have weight zero, primal and dual are 0; the gap is then 0, not NaN.
     return np.abs(difference) / np.maximum(value, TINY)
 
 
@@ -62,8 +62,8 @@ class Solver(Protocol[State_co]):
 
     * ``limits(state, tol, left, watched)`` returns arguments for an ``update`` of several iterations:
       ``left`` is the number allowed, ``watched`` whether a callback waits for the state.
-    * ``next_stage(problem, state)`` is called at ``tol`` or ``max_iter``. Returned are the problem and first
-      state of the next stage, or None and the final state.
+    * ``next_stage(problem, state)`` is called at ``tol`` or ``max_iter``. It returns the problem and first
+    state of the next stage, or None and the final state.
     """
 
     @property
@@ -85,7 +85,7 @@ def run(
     progress: Callable[[State], None] | None = None,
     **settings: Any,
 ) -> State:
-    """Update until ``state.gap`` is at most ``tol``.
+    """Repeat ``update`` until ``state.gap`` is at most ``tol``.
 
     The gap is
 
@@ -100,19 +100,19 @@ def run(
         solver: a module of this package, such as :mod:`~.networks.dual_coordinate`.
         problem: the problem for the solver's ``init``.
         tol: gap at which to stop.
-        max_iter: most iterations; read ``state.gap`` for the gap reached. Where missing labels are imputed
-            between stages, the limit holds for each stage.
+        max_iter: the largest number of iterations; ``state.gap`` tells the gap that was reached. If missing
+            labels are imputed between stages, the limit holds for each stage.
         start: state to continue from, by default ``solver.init(problem)``. The duals of a similar problem,
             for example with a smaller C, are a good start: ``start=solver.init(problem, duals)``.
         callback: function of the state, called after every update, for logs and checkpoints; an exception
             stops the run. With a callback, an update of most solvers makes one iteration.
-        progress: function of the state, called at the first state and after each update; no effect on the
-            length of updates.
+        progress: function of the state, called at the first state and after each update; unlike ``callback``,
+            it does not shorten updates.
         settings: further arguments of ``solver.update``, such as ``seed``.
 
     Raises:
-        ValueError: ``tol`` not above zero, ``max_iter`` below one, or an argument refused by ``init`` or
-            ``update``.
+        ValueError: ``tol`` is not above zero, ``max_iter`` is below one, or ``init`` or ``update`` refuses an
+            argument.
 
     Examples:
         >>> import numpy as np

@@ -42,7 +42,7 @@ def rbf(
     gamma: float,
     square_norms: Float[Tensor, " second"] | None = None,
 ) -> Float[Tensor, "first second"]:
-    """Return exp(−gamma ‖x − x'‖²) with gamma = 1/(2σ²), or 0 below the dtype's normal numbers.
+    """Return exp(−gamma ‖x − x'‖²) with gamma = 1/(2σ²); values below the dtype's normal numbers become 0.
 
     Args:
         square_norms: ‖x'‖², if known.
@@ -51,8 +51,8 @@ def rbf(
         square_norms = second.square().sum(1)
     square = torch.addmm(square_norms, first, second.mT, beta=-0.5).mul_(2)
     square -= first.square().sum(1)[:, None]
-    # Round-off can make a distance negative. Exponentials that underflow take ten times as long, and so do
-    # products with the results; powers of two take a quarter of the time of powers of e.
+    # Clamped, since round-off can make a distance negative, and exponentials that underflow (and products
+    # with them) take ten times as long. Powers of two take a quarter of the time of powers of e.
     lowest = math.log2(torch.finfo(square.dtype).tiny) + 2
     values = square.mul_(gamma / math.log(2)).clamp_(lowest, 0).exp2_()
     return torch.threshold_(values, 2 ** (lowest + 1), 0.0)
@@ -69,13 +69,13 @@ class Gram(Protocol):
     num_instances: int
 
     def rows(self, index: Int[Tensor, " rows"] | slice) -> Float[Tensor, "rows instances"]:
-        """Return the kernel values of some instances with all; read-only."""
+        """Return the kernel values of some instances with all instances; read-only."""
         ...
 
     def between(
         self, rows: Int[Tensor, " rows"] | slice, columns: Int[Tensor, " columns"] | slice
     ) -> Float[Tensor, "rows columns"]:
-        """Return the kernel values of some instances with some; read-only."""
+        """Return the kernel values of the instances ``rows`` with the instances ``columns``; read-only."""
         ...
 
 
@@ -89,7 +89,7 @@ class PrecomputedGram:
         matrix: symmetric. The caller ensures that the matrix is positive semidefinite.
 
     Raises:
-        ValueError: a shape other than (instances, instances), values not finite, or an asymmetric matrix.
+        ValueError: the matrix is not (instances, instances), not finite or not symmetric.
     """
 
     def __init__(self, matrix: Float[Tensor, "instances instances"]) -> None:
@@ -113,20 +113,20 @@ class PrecomputedGram:
 class CachedGram:
     """Rows computed by a function; the first rows requested are kept, as many as fit into memory.
 
-    Solvers visit all instances in turn, so the row used last is needed again last: a row in memory never
-    makes way for another. Where all rows fit, a solver that reads all pairs fills the cache.
+    Solvers visit all instances in turn, so the row that was used last is needed again last: so rows in memory
+    are never replaced. If all rows fit, a solver that reads all pairs fills the cache.
 
     Args:
         kernel: function of two index sets, returning kernel values.
-        num_instances: N.
-        cache_bytes: most bytes of kept rows; one block of rows comes on top.
+        num_instances: the number of instances.
+        cache_bytes: the largest number of bytes of kept rows; one more block of rows may be in memory.
 
     Attributes:
-        single: (instances, instances), all values in single precision, left here by a solver for the next
+        single: (instances, instances), all values in single precision; one solver stores them for the next
             solver; read-only.
 
     Raises:
-        ValueError: ``num_instances`` below one.
+        ValueError: ``num_instances`` is below one.
     """
 
     single: np.ndarray | None = None
@@ -142,7 +142,7 @@ class CachedGram:
         self._is_matrix = False
 
     def rows(self, index: Int[Tensor, " rows"] | slice) -> Float[Tensor, "rows instances"]:
-        """Return the kernel values of some instances with all, from memory where present."""
+        """Return the kernel values of some instances with all instances, from memory if kept."""
         kept = self._room()
         if self._is_matrix:
             return kept[index]
@@ -173,10 +173,10 @@ class CachedGram:
     def between(
         self, rows: Int[Tensor, " rows"] | slice, columns: Int[Tensor, " columns"] | slice
     ) -> Float[Tensor, "rows columns"]:
-        """Return the kernel values of some instances with some, from memory where all are present.
+        """Return the kernel values of the instances ``rows`` with ``columns``, if possible from memory.
 
-        A slice of rows announces that all pairs will be read: where all fit, each value is computed once and
-        kept.
+        A slice of rows means that all pairs will be read: if all rows fit into memory, each value is computed
+        once and kept.
         """
         kept = self._room()
         if isinstance(rows, slice) and len(kept) == self.num_instances and not self._is_matrix:
@@ -184,7 +184,7 @@ class CachedGram:
         return _between(kept, rows, columns) if self._is_matrix else self._kernel(rows, columns)
 
     def _room(self) -> Tensor:
-        """Return the memory for rows, (capacity, instances)."""
+        """Return the tensor for kept rows, (capacity, instances)."""
         if self._kept is None:
             one = self._kernel(slice(0, 1), slice(0, 1))
             check_shape("kernel(rows, columns)", one, 1, 1)

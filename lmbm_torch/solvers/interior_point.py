@@ -24,11 +24,11 @@ from scipy import sparse
 from scipy.linalg.blas import dsyrk  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from scipy.linalg.lapack import dpotrf, dpotrs  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 
-# Steps without a smaller gap after which only rounding is left.
+# Number of steps without a smaller gap after which the method ends: only rounding is left.
 PATIENCE = 12
-# Share of the distance to the nearest bound per step.
+# Largest share of the distance to the nearest bound that a step goes.
 TO_THE_BOUND = 0.995
-# Added to the unit diagonal of a factorised matrix, against repeated columns.
+# Number added to the unit diagonal of a factorised matrix: repeated columns would make it singular.
 RIDGE = 1e-13
 REFINEMENTS = 2
 
@@ -84,7 +84,7 @@ class MatrixRows(NamedTuple):
         inner = factorised(gram)
 
         def solve(right: np.ndarray) -> np.ndarray:
-            # By the matrix inversion lemma for fewer instances than columns.
+            # With fewer instances than columns, by the matrix inversion lemma.
             return right - scaled.T @ inner(scaled @ right) if wide else inner(right)
 
         def refined(right: np.ndarray) -> np.ndarray:
@@ -136,15 +136,15 @@ def ascend(
 ) -> np.ndarray:
     """Return duals strictly inside the box, (instances,), with a relative gap of at most ``tol``.
 
-    Beyond C · (range of the columns)² ≈ 1e13 float64 cannot represent the solution; the best duals seen are
-    returned.
+    If C · (range of the columns)² is above about 1e13, float64 cannot represent the solution; then the best
+    duals so far are returned.
 
     Args:
         rows: R.
         upper: u > 0, (instances,).
         margin: γ.
         tol: relative duality gap at which to stop.
-        stop: (1,), ends the iterations once true.
+        stop: (1,), another thread sets it to true to end the iterations.
     """
     point = _Point.middle(rows, upper, margin)
     best, least, since = point.duals, np.inf, 0
@@ -186,14 +186,14 @@ def _step(rows: Rows, point: _Point, beyond: np.ndarray) -> _Point:
 
 
 def factorised(matrix: np.ndarray) -> Solve:
-    """Return a solver for a positive definite matrix in any units; only the lower half is read."""
+    """Return a solver for a positive definite matrix; units may differ, and only the lower half is read."""
     unit = 1 / np.sqrt(np.diagonal(matrix))
     scaled = unit[:, None] * matrix * unit
     scaled.flat[:: len(scaled) + 1] += RIDGE
     factor, failed = dpotrf(scaled, lower=1, overwrite_a=1)
     if failed:
         raise np.linalg.LinAlgError(
-            f"matrix: expected a positive definite matrix, leading minor {failed} is not"
+            f"matrix: expected a positive definite matrix, got one whose leading minor {failed} is not"
         )
 
     def solve(right: np.ndarray) -> np.ndarray:

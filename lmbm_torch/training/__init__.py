@@ -1,9 +1,9 @@
-"""Training of models: Lightning modules and callbacks, and the directories of runs.
+"""Training of models: Lightning modules and callbacks, and run directories.
 
-This package may change. Modules are imported singly, since some do not need Lightning:
+This package may change. Import its modules one by one, since some do not need Lightning:
 
-* ``gradient``, ``dual``, ``latent``: training by any loss, to a certified duality gap, and with hidden
-  units; ``parallel_chains``: persistent contrastive divergence without input; ``structured``: common parts;
+* ``gradient``: training by any loss; ``dual``: to a certified duality gap; ``latent``: with hidden units;
+``parallel_chains``: persistent contrastive divergence for models without input; ``structured``: common parts;
   ``penalties``;
 * ``callbacks.display``, ``callbacks.latent``, ``callbacks.overviews``: figures, charts, loggers, schedules
   and seeds; ``callbacks.centring``: better conditioned steps of models with hidden units;

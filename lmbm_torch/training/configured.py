@@ -1,4 +1,4 @@
-"""The parts of a run by the configuration, and the processes of a run."""
+"""The parts of a run, built from its configuration, and the processes of a run."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ RANKS = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
 
 
 def is_follower(trainer: Mapping[str, Any]) -> bool:
-    """Return whether this process is not the first of the run; known before a trainer exists.
+    """Return whether this process is not the first of the run; works before a trainer exists.
 
     Args:
-        trainer: arguments of the trainer, by name. Process numbers are ignored in a run of a single process.
+        trainer: the trainer's arguments by name. In a run of a single process, process numbers are ignored.
     """
     is_alone = trainer.get("devices", 1) == 1 and trainer.get("num_nodes", 1) == 1
     return not is_alone and any(os.environ.get(name, "0") != "0" for name in RANKS)
 
 
 def starts_others(trainer: Trainer) -> bool:
-    """Return whether this process will start further processes by the command line."""
+    """Return whether this process will start further processes with the command line."""
     environment = getattr(trainer.strategy, "cluster_environment", None)
     return trainer.world_size > 1 and environment is not None and not environment.creates_processes_externally
 
@@ -45,7 +45,7 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
     """Build trainer, training module and data module of a configuration.
 
     Raises:
-        ValueError: more processes than can share the training, and errors of the parts.
+        ValueError: the training cannot be shared by so many processes, or a part refuses its arguments.
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     seed_everything(config.seed, verbose=False)
@@ -68,10 +68,10 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
 
 
 def left_out(callbacks: DictConfig | None, data: MultilabelDataModule) -> dict[str, str]:
-    """Return the callbacks left out by :func:`build`, by name, each with the watched ``val/…``.
+    """Return the callbacks that :func:`build` leaves out, by name, with the ``val/…`` that each watches.
 
-    Without a validation part these values are not logged, unless a callback declares to log the value
-    (``logged``).
+    Without a validation part these values do not exist, unless a callback declares in ``logged`` that it logs
+    them.
     """
     if len(data.validation_set):
         return {}
@@ -86,7 +86,7 @@ def _made(parts: Mapping[Any, Any] | None) -> list[Any]:
 
 
 def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelDataModule) -> nn.Module:
-    """Make the model, with sizes and label ordering for the data, if the model asks for these by name."""
+    """Make the model; pass sizes of the data and the label ordering if the model has such arguments."""
     asked = inspect.signature(make).parameters
     width = config.model.get("num_features")
     given: dict[str, Any] = {
@@ -99,7 +99,7 @@ def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelD
 
 
 def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule, C: float | str) -> list[int]:
-    """Return the label ordering, by a rule that asks for sizes or for the training set by name."""
+    """Return the label ordering by a rule; pass sizes or the training set if the rule has such arguments."""
 
     def units() -> recipe.Units:
         return recipe.units(C, data.train_set.features)

@@ -30,7 +30,7 @@ from lmbm_torch.training.structured import StructuredModule
 with naming_extras():
     from scipy import sparse
 
-# Most passes in the training of a fold.
+# Largest number of passes in the training of a fold.
 MAX_ITER = 1000
 OTHER_ROUTE = "; lmbm_torch.training.gradient.GradientModule (training=gradient) can"
 
@@ -46,33 +46,33 @@ class DualModule(StructuredModule):
     gradients; sparse features stay sparse. An epoch is a round of the model's solver,
     :func:`~lmbm_torch.solvers.networks.dual_coordinate.update` for a belief network and
     :func:`~lmbm_torch.solvers.machines.proximal_newton.update` for a Boltzmann machine. The round is made at
-    the first batch of the epoch; a trainer with ``limit_train_batches=1`` draws no batch in vain. Logged are
-    ``train/objective`` (the primal), ``train/dual`` and ``train/gap``, the relative duality gap, on which
-    ``EarlyStopping`` with the ``stopping_threshold`` ``tol`` ends the training. Dual variables and the number
-    of passes are in the checkpoint, from which training resumes exactly.
+    the first batch of the epoch; a trainer with ``limit_train_batches=1`` draws no further batches. The
+    module logs ``train/objective`` (the primal), ``train/dual`` and ``train/gap``, the relative duality gap;
+    ``EarlyStopping`` with the ``stopping_threshold`` ``tol`` ends the training by this gap. Checkpoints hold
+    the dual variables and the number of passes, hence training resumes exactly.
 
-    Training uses features in the units of C. Completed labels of a Boltzmann machine are completed anew by
-    the trained model, see :mod:`lmbm_torch.fitting.completion`. The weights of the model apply to unscaled
-    features.
+    Training uses features in the units of C; the weights of the model apply to unscaled features. Missing
+    labels of a Boltzmann machine are completed again and again by the trained model, see
+    :mod:`lmbm_torch.fitting.completion`.
 
     Args:
-        model: an encoder, if any, has no parameters to train.
+        model: the model to train; its encoder, if any, must have no parameters to train.
         C: the weight of the losses, see :func:`~lmbm_torch.fitting.recipe.units`.
         coupling_penalty: η_j of a Boltzmann machine's weights of two or more labels, see
             :func:`~lmbm_torch.fitting.recipe.coupling_penalty`; 1 for a belief network.
         tol: the relative gap at which the problem, or the problem of a label, is solved.
-        seed: of the order of instances, and of the folds of the calibration.
+        seed: the seed of the order of instances, and of the folds for the calibration.
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
-            times the work: ``"labels"`` label by label (:mod:`lmbm_torch.calibration.scales`), ``True`` also
-            the probability of whole label sets (:mod:`lmbm_torch.calibration.joint`), where label sets can be
-            summed: of belief networks, and of Boltzmann machines of at most 22 labels, with some completely
-            labelled instance. With ``"joint"`` the training ends with an error where summing is impossible;
-            ``"scale"`` fits a common scale.
-        kwargs: ``decoder`` and ``label_names`` of :class:`StructuredModule`.
+            times the work. ``"labels"`` calibrates each label (:mod:`lmbm_torch.calibration.scales`).
+            ``True`` also calibrates the probability of whole label sets (:mod:`lmbm_torch.calibration.joint`)
+            if label sets can be summed: for belief networks, and for Boltzmann machines of at most 22 labels,
+            if some instance has no missing label. ``"joint"`` is like ``True``, but raises an error if label
+            sets cannot be summed; ``"scale"`` fits a common scale.
+        kwargs: ``decoder`` and ``label_names``, see :class:`StructuredModule`.
 
     Raises:
-        ValueError: an encoder to train; a belief network with a coupling penalty other than 1; when training,
-            more than one process.
+        ValueError: the encoder has parameters to train; the coupling penalty of a belief network is not 1;
+            training has more than one process.
     """
 
     model: SigmoidBeliefNetwork | BoltzmannMachine
@@ -98,7 +98,7 @@ class DualModule(StructuredModule):
             raise ValueError(f"calibrate: expected true, false or one of {CALIBRATIONS}, got {calibrate!r}")
         if isinstance(model, SigmoidBeliefNetwork) and coupling_penalty != 1:
             raise ValueError(
-                "coupling_penalty: expected 1, since the dual solver of belief networks knows no other, got "
+                "coupling_penalty: expected 1, since the dual solver of belief networks takes no other, got "
                 f"{coupling_penalty}{OTHER_ROUTE}"
             )
         trainable = sum(weight.numel() for weight in model.encoder.parameters() if weight.requires_grad)
@@ -107,7 +107,7 @@ class DualModule(StructuredModule):
                 "model: expected an encoder without parameters to train (see requires_grad_), since the dual "
                 f"solver takes features as they are, got {trainable}{OTHER_ROUTE}"
             )
-        # As given; ``self.C`` is the number.
+        # C as the caller gave it, for instance "scale"; ``self.C`` is the number.
         self.penalty_of_losses = C
         self.coupling_penalty = coupling_penalty
         self.tol = tol
@@ -117,15 +117,15 @@ class DualModule(StructuredModule):
         self._has_completed = False
 
     def setup(self, stage: str) -> None:
-        """Check the processes of a fit."""
+        """Check the number of processes."""
         if stage == "fit":
             self.check_processes(self.trainer.world_size)
 
     def check_processes(self, count: int) -> None:
-        """Raise ValueError for several processes, whose dual variables would have to be kept in step."""
+        """Raise ValueError for several processes, which would have to exchange their dual variables."""
         if count > 1:
             raise ValueError(
-                f"trainer: expected one process, since the dual solver does not share duals, got "
+                f"trainer: expected one process, since the dual solver does not run on several, got "
                 f"{count}{OTHER_ROUTE}"
             )
 
@@ -141,7 +141,7 @@ class DualModule(StructuredModule):
         return CompletingAscent(self.model, part, complete, self.tol)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
-        """Run a round over all instances at the first batch of an epoch; do nothing at later batches."""
+        """Make a round over all instances at the first batch of an epoch; do nothing at later batches."""
         if batch_idx > 0:
             return
         optimizer: Any = self.optimizers()
@@ -158,7 +158,7 @@ class DualModule(StructuredModule):
 
     @torch.no_grad()
     def _calibration(self) -> Calibration | None:
-        """Return scales fitted out of fold: on instances not used in training the fold's model."""
+        """Return scales fitted on predictions for instances that the fold's model was not trained on."""
         features, labels = self._training_set()
         if len(labels) < 2:
             return None
@@ -173,11 +173,11 @@ class DualModule(StructuredModule):
     def report(self) -> dict[str, float]:
         """Return the report of :class:`StructuredModule`, and the relative duality gap.
 
-        For a Boltzmann machine with missing labels, only the objective of the completed labels.
+        For a Boltzmann machine with missing labels, report only the objective of the completed labels.
         """
         optimizer: Any = self.optimizers()
         state = optimizer.solver_state
-        # For weights in the units of C.
+        # The objective for weights in the units of C.
         own = {"fit/objective": float(np.sum(state.primal)), "fit/gap": state.gap}
         return own if self._has_completed else {**super().report(), **own}
 
@@ -202,7 +202,7 @@ class _Part:
     """A subset of the training instances, and the problem of training a module's model on the subset.
 
     Args:
-        features: (instances, features), of the encoder.
+        features: (instances, features), the output of the encoder.
         labels: (instances, labels) in {0, 1}, NaN where missing.
     """
 
@@ -222,7 +222,7 @@ class _Part:
         return self.units.scaled(self.features)
 
     def problem(self, labels: np.ndarray) -> DualProblem:
-        """Return the problem of labels, complete for a Boltzmann machine; the model gets raw weights."""
+        """Return the training problem for labels (complete for a Boltzmann machine), in the units of C."""
         module, count = self.module, len(labels)
         weights = observed_weights(None, self.labels) if isinstance(self.model, BoltzmannMachine) else None
         dual = dual_problem(
@@ -260,7 +260,7 @@ class _Part:
 
     @torch.no_grad()
     def predicted(self, rows: np.ndarray) -> np.ndarray:
-        """Return predicted labels of rows, (rows, labels), given the known labels."""
+        """Return the predicted labels of some instances, (rows, labels), given their known labels."""
         device = self.module.device
         energy = self.model.energy(to_tensor(self.features[rows]).to(device))
         known = torch.from_numpy(self.labels[rows]).to(device)
@@ -269,13 +269,13 @@ class _Part:
 
 
 class DualAscent(torch.optim.Optimizer):
-    """Rounds of a dual solver as an optimizer, so Lightning counts and checkpoints the rounds.
+    """Rounds of a dual solver as a torch optimizer, hence Lightning counts and checkpoints the rounds.
 
-    The state is the state of the solver; after every step the model has the weights of the dual variables.
+    After every step the model has the weights that belong to the dual variables.
 
     Args:
-        model: gets the solution of the problem.
-        problem: over the model's features.
+        model: the model that gets the solution of the problem.
+        problem: the problem over the model's features.
         tol: the relative gap at which the problem of a label is solved.
     """
 
@@ -300,9 +300,9 @@ class DualAscent(torch.optim.Optimizer):
         return getattr(self.solver_state, "stage", None) is not None
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Run a round over all instances; labels behind a label with missing values wait for the solution.
+        """Make a round over all instances; labels after a label with missing values wait for its solution.
 
-        The missing values are then predicted, as in the estimators.
+        Then the missing values are predicted, as in the estimators.
         """
         if closure is not None:
             closure()
@@ -312,7 +312,7 @@ class DualAscent(torch.optim.Optimizer):
             self._complete_stage()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return dual variables and the number of passes, which determine the rest."""
+        """Return dual variables and the number of passes, which determine all other values."""
         state = self.solver_state
         duals = {"dual_coef": torch.from_numpy(state.dual_coef), "num_iters": state.num_iters}
         return {**duals, "stages_done": self.stages_done}
@@ -328,13 +328,13 @@ class DualAscent(torch.optim.Optimizer):
             self._complete_stage()
 
     def _take(self, dual_coef: np.ndarray, num_iters: int) -> None:
-        # Computed anew from the dual variables: a resumed run has the same weights to the last bit.
+        # Computed from the dual variables, so that a resumed run has the same weights to the last bit.
         stage = {"stage": self.solver_state.stage} if self._has_stages else {}
         self.solver_state = replace(self.problem.init(dual_coef), num_iters=num_iters, **stage)
         self.problem.assign(self.solver_state.weights)
 
     def _complete_stage(self) -> None:
-        """Fill the missing values of the stage's last label, and go on to the labels behind."""
+        """Fill the missing values of the stage's last label, and start the stage of the next labels."""
         completed, state = next_stage(self.problem.problem, self.solver_state)
         if completed is None:
             return
@@ -345,7 +345,7 @@ class DualAscent(torch.optim.Optimizer):
 
 
 class CompletingAscent(DualAscent):
-    """Rounds over completed labels, which are completed anew by the trained model until the labels stay.
+    """Rounds over completed labels; the trained model completes the labels again until they stay the same.
 
     Args:
         part: instances with some missing labels.
@@ -363,7 +363,7 @@ class CompletingAscent(DualAscent):
         self.part, self.complete, self.rounds = part, complete, 1
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Run a round over all instances, after the last round of a completion with a new completion."""
+        """Make a round over all instances; when a completion is solved, continue with a new completion."""
         super().step(closure)
         if self.solver_state.gap > self.tol or self.rounds == recipe.ROUNDS:
             return

@@ -1,4 +1,4 @@
-"""Training by stochastic gradients: any loss, any encoder, any device, any number of processes."""
+"""Training by stochastic gradients, for any loss, encoder, device and number of processes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lmbm_torch.verdicts import one_door
 class GradientModule(StructuredModule):
     """Stochastic gradient steps on penalty + C Σ_l loss_l, over the weights of the model's head and encoder.
 
-    A step takes the gradient of penalty + C·N·mean(loss of the batch), divided by N to make a learning rate
-    mean the same for few and for many instances.
+    A step takes the gradient of penalty + C·N·mean(loss of the batch), divided by the number N of instances,
+    so that a learning rate means the same for few and for many instances.
 
     The loss decides how missing labels (NaN) count: :func:`~lmbm_torch.losses.local_hinge` of a belief
     network ignores missing labels, :func:`~lmbm_torch.losses.exact_negative_log_likelihood` of any model sums
@@ -29,9 +29,9 @@ class GradientModule(StructuredModule):
     Args:
         model: the model to train, including an encoder, if any.
         loss: (energy, labels) → ``(batch,)``.
-        optimizer: groups of parameters → optimizer, such as ``partial(torch.optim.Adam, lr=0.01)``. Weight
-            decay applies to the encoder alone: the objective regularises the head.
-        scheduler: optimizer → learning rate scheduler, stepped once an epoch.
+        optimizer: groups of parameters → optimizer, like ``partial(torch.optim.Adam, lr=0.01)``. Weight
+            decay applies only to the encoder, since the objective regularises the head.
+        scheduler: optimizer → learning rate scheduler, with one step for each epoch.
         kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of
             :class:`~lmbm_torch.training.structured.StructuredModule`.
     """
@@ -66,11 +66,11 @@ class GradientModule(StructuredModule):
     def objective(self, losses: Tensor, batch_idx: int) -> Tensor:
         """Return the objective divided by N, estimated from the losses of a batch, and log the objective.
 
-        The mean over several processes is the estimate from all rows, each counted once.
+        The mean over several processes counts each row of the batch once.
         """
         own, divisor = self.share(len(losses), batch_idx)
-        # Not the mean: the gradient of a mean is a number for each example, which matrix_bp.marginals would
-        # have to compare.
+        # A sum, not a mean: the gradient of a mean is a tensor with a number for each example, which
+        # matrix_bp.marginals would have to compare.
         total = (losses if own == len(losses) else losses[:own]).sum()
         penalty = self.penalty(self.model) / self.num_instances
         objective, mean = penalty + self.C * (total / divisor), total.detach() / max(own, 1)
@@ -80,10 +80,10 @@ class GradientModule(StructuredModule):
         return objective
 
     def share(self, count: int, batch_idx: int) -> tuple[int, float]:
-        """Return how many of the first rows of a batch count, and the divisor of the sum.
+        """Return how many of the first rows of a batch count, and the divisor of their sum.
 
-        Shares of several processes are padded to equal lengths by rows of other processes: these rows come
-        last and do not count. Each sum is divided by the mean number of rows of a process.
+        With several processes, shares are padded to equal lengths by rows of other processes; these come last
+        and do not count. Each sum is divided by the mean number of rows of a process.
         """
         loader: Any = self.trainer.train_dataloader
         sampler = getattr(loader, "sampler", None)
@@ -96,10 +96,10 @@ class GradientModule(StructuredModule):
 
     @torch.no_grad()
     def check_labels(self, part: InstanceDataset) -> None:
-        """Refuse a loss that takes complete labels, but not the first row with missing labels.
+        """Raise ValueError if the loss takes complete labels, but not the first row with missing labels.
 
         Raises:
-            ValueError: the loss, by name, with the words of the loss.
+            ValueError: the message has the name of the loss, and the message of the loss.
         """
         lacking = part.labels.isnan()
         rows = lacking.any(1).nonzero()
@@ -111,7 +111,7 @@ class GradientModule(StructuredModule):
         try:
             energy = self.model(batch.features)
             refused = _refused(lambda: self.loss(energy, batch.labels))
-            # Other refusals, such as a missing device, are not about these labels.
+            # If complete labels are refused, too, the reason is another one, such as a wrong device.
             if refused is None or _refused(lambda: self.loss(energy, batch.labels.nan_to_num())) is not None:
                 return
         finally:
@@ -119,15 +119,15 @@ class GradientModule(StructuredModule):
         function = self.loss.func if isinstance(self.loss, partial) else self.loss
         name = getattr(function, "__name__", function)
         raise ValueError(
-            "loss: expected one that takes missing labels, of which the training part has "
-            f"{int(lacking.sum())}, got {name} of a {type(self.model).__name__} ({refused}): "
+            "loss: expected one that takes missing labels, since the training part misses "
+            f"{int(lacking.sum())}, got {name} for {type(self.model).__name__} ({refused}): "
             "loss=log_likelihood takes them for any model of few labels, loss=hinge and loss=log for belief "
             "networks, and training=dual for Boltzmann machines"
         ) from refused
 
 
 def _refused(call: Callable[[], Any]) -> ValueError | None:
-    """Return the refusal of a call, or None; random numbers drawn by the call do not count elsewhere."""
+    """Return the ValueError that a call raises, or None; restore the state of the random numbers."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

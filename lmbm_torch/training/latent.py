@@ -1,4 +1,4 @@
-"""Training of models with hidden units, by all methods compared in belief_propagation_in_crbms_2017."""
+"""Training of models with hidden units, by all methods that belief_propagation_in_crbms_2017 compares."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ LatentLoss = Callable[..., Any]
 
 
 class LatentModule(GradientModule):
-    """A training module for penalty + C Σ_l loss_l of a restricted Boltzmann machine, with one inference.
+    """A training module for penalty + C Σ_l loss_l of a restricted Boltzmann machine.
 
     Every loss is called as ``loss(energy, labels, inference=…)``, and predictions use the same inference. The
-    share of training instances with converged inference in the loss is logged as ``train/converged``.
-    Checkpoints hold the inference and the number of iterations.
+    share of training instances for which the inference of the loss converged is logged as
+    ``train/converged``. Checkpoints hold the inference and the number of iterations.
 
     Args:
         model: the model to train, including an encoder, if any.
-        loss: takes ``inference``, called as ``inference(energy, known=None)``, such as
-            :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. The loss decides how missing labels
-            (NaN) count: likelihoods and contrastive losses treat missing labels as hidden units.
-        inference: for the loss and for prediction.
-        decoder: energy → decoding, in the place of ``inference``. A :class:`MatchedInference` that differs
-            from ``inference`` warns.
+        loss: a function with an argument ``inference``, which it calls as ``inference(energy, known=None)``,
+            like :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. The loss decides how missing
+            labels (NaN) count: likelihoods and contrastive losses treat missing labels as hidden units.
+        inference: the inference for the loss and for prediction.
+        decoder: energy → decoding, for prediction in place of ``inference``. There is a warning for a
+            :class:`MatchedInference` that differs from ``inference``.
         C: the weight of the losses.
-        penalty: by default none, since early stopping is better (paper, footnote 3).
+        penalty: the penalty of the weights; by default none: early stopping is better (paper, footnote 3).
         kwargs: see :class:`GradientModule`.
 
     Raises:
-        TypeError: a model without hidden units; when training, a loss without ``inference``.
-        ValueError: a loss with a bound inference; errors of :class:`GradientModule`.
+        TypeError: the model has no hidden units; in training, the loss has no argument ``inference``.
+        ValueError: ``loss`` already has an ``inference``; errors of :class:`GradientModule`.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class LatentModule(GradientModule):
             raise TypeError(f"model: expected a restricted Boltzmann machine, got {type(model).__name__}")
         if isinstance(loss, partial) and "inference" in loss.keywords:
             raise ValueError(
-                "loss: expected a loss without a bound inference argument, since the module passes its own"
+                "loss: expected a function without a fixed inference, since the module passes its own"
             )
         if isinstance(decoder, MatchedInference):
-            # The training's own inference follows the number of iterations.
+            # If both are equal, use the inference of the training: its number of iterations may change.
             decoder = None if decoder.check_match(inference) else decoder.decode
         decoder = decoder or inference.decode
         super().__init__(model, loss, C=C, penalty=penalty, decoder=decoder, **kwargs)
@@ -77,7 +77,7 @@ class LatentModule(GradientModule):
         self._last_objective: float | None = None
 
     def check_labels(self, part: InstanceDataset) -> None:
-        """Accept all labels: missing labels are further hidden units."""
+        """Accept all labels, since missing labels count as hidden units."""
 
     @one_door
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
@@ -106,12 +106,12 @@ class LatentModule(GradientModule):
             raise
 
     def report(self) -> dict[str, float]:
-        """Return the last epoch's objective, averaged during training: another pass would double the time."""
+        """Return the mean objective during the last epoch: another pass would double an epoch's time."""
         last = self.trainer.callback_metrics.get("train/objective", self._last_objective)
         return {} if last is None else {"fit/objective": float(last)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the inference and the last epoch's objective, which a resumed complete run reports again."""
+        """Add the inference, and the last epoch's objective for the report of a run without epochs left."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["latent"] = pack((self.inference, self.report().get("fit/objective")))
 
@@ -126,17 +126,17 @@ class LatentModule(GradientModule):
 class PersistentModule(LatentModule):
     """Persistent contrastive divergence: a chain for each training instance, continued from the last state.
 
-    Chains start at the labels (0 for a missing label), are kept on the model's device by the index of the
-    instance, and are part of the checkpoint. Each of several processes has its own chains, one for every
-    instance, and moves the chains of its instances in an epoch; a checkpoint holds the chains of all
+    Chains start at the labels (0 for a missing label). They are on the model's device, ordered by the index
+    of the instance, and part of the checkpoint. With several processes, each process has a chain for every
+    instance, and moves the chains of the instances in an epoch; a checkpoint holds the chains of all
     processes.
 
     Args:
-        num_steps: steps of Gibbs sampling for each batch.
+        num_steps: the number of steps of Gibbs sampling for each batch.
         kwargs: see :class:`LatentModule`, without ``loss``.
 
     Raises:
-        ValueError: errors of :class:`LatentModule`; no step.
+        ValueError: errors of :class:`LatentModule`; ``num_steps`` is below 1.
     """
 
     def __init__(self, model: RestrictedBoltzmannMachine, *, num_steps: int = 1, **kwargs: Any) -> None:
@@ -150,7 +150,7 @@ class PersistentModule(LatentModule):
         if self.chains is None:
             self.chains = self.first_chains()
         elif self.chains.ndim == 3:
-            # More processes than in the checkpoint share the chains at first, which then diverge.
+            # More processes than in the checkpoint: some start with equal chains, which then diverge.
             self.chains = self.chains[self.global_rank % len(self.chains)]
         assert self.chains is not None
         self.chains = self.chains.to(self.device)
@@ -170,7 +170,7 @@ class PersistentModule(LatentModule):
         return losses
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the chains to the checkpoint, of several processes ``(processes, instances, visible)``."""
+        """Add the chains of all processes to the checkpoint, ``(processes, instances, visible)``."""
         super().on_save_checkpoint(checkpoint)
         assert self.chains is not None
         chains = self.chains if self.trainer.world_size == 1 else self.all_gather(self.chains)
@@ -198,24 +198,24 @@ def by_method(
         method: name of the method.
         inference: settings of :class:`~lmbm_torch.inference.messages.matching.MatchedInference` except the
             routine.
-        num_steps: steps of Gibbs sampling; by default the method's.
-        loss: in the place of the method's loss, with the same inference.
+        num_steps: the number of steps of Gibbs sampling; by default that of the method.
+        loss: a loss in place of the method's loss, with the same inference.
         kwargs: see :class:`LatentModule`.
 
     Raises:
-        ValueError: an unknown method; ``num_steps`` or ``loss`` for a method without; errors of
+        ValueError: the method is unknown, or takes no ``num_steps`` or no ``loss``; errors of
             :class:`LatentModule`.
     """
     if method not in METHODS:
         raise ValueError(f"method: expected one of {[*METHODS]}, got {method!r}")
     chosen = METHODS[method]
     if num_steps is not None and (chosen.num_steps is None or loss is not None):
-        raise ValueError(f"num_steps: expected none, since {method} with this loss has none, got {num_steps}")
+        raise ValueError(f"num_steps: expected None for {method} with this loss, got {num_steps}")
     steps = chosen.num_steps if num_steps is None else num_steps
     kwargs["inference"] = MatchedInference(chosen.routine, **(inference or {}))
     if chosen.loss is persistent_contrastive_divergence:
         if loss is not None:
-            raise ValueError(f"loss: expected none for {method}, which has its own, got {loss}")
+            raise ValueError(f"loss: expected None for {method}, which has its own loss, got {loss}")
         assert steps is not None
         return PersistentModule(model, num_steps=steps, **kwargs)
     if loss is None:

@@ -1,4 +1,4 @@
-"""Persistent contrastive divergence of models without input, with chains shared by all batches."""
+"""Persistent contrastive divergence for models without input; all batches share the Markov chains."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from lmbm_torch.verdicts import one_door
 
 
 class ParallelChainsModule(PersistentModule):
-    """Persistent contrastive divergence of a model without input, by parallel chains or parallel tempering.
+    """Persistent contrastive divergence for a model without input, by parallel chains or parallel tempering.
 
-    In each step, labels v of the batch and chains v⁻ lower F(v) − F(v⁻), F the free energy, and then the
-    chains move by Gibbs steps of the model (Tieleman 2008). With replicas, each chain is the last of several
-    chains at temperatures between the labels' frequencies alone and the model, which exchange states
-    (Desjardins et al. 2010): slower, but chains cross between modes. Chains start at training labels. Visible
-    biases that are all 0, as in a new model, start at the log-odds of the labels' frequencies, with an added
-    label 0 and an added label 1.
+    Each step lowers F(v) − F(v⁻) for the labels v of the batch and the chains v⁻, where F is the free energy;
+    then the chains move by Gibbs steps of the model (Tieleman 2008). With replicas, each chain has further
+    chains at energies between the labels' frequencies and the model, and they exchange states (Desjardins et
+    al. 2010): this is slower, but chains cross between modes. Chains start at training labels. If all visible
+    biases are 0, as in a new model, they are set to the log-odds of the labels' frequencies, smoothed by one
+    more 0 and one more 1.
 
-    Fast training needs centred steps (:class:`~lmbm_torch.training.callbacks.centring.CentredGradients`). A
-    learning rate falling to 0 lets the chains keep up with the model.
+    For fast training, use centred steps (:class:`~lmbm_torch.training.callbacks.centring.CentredGradients`),
+    and a learning rate that falls to 0, hence the chains keep up with the model.
 
     Args:
-        model: without input.
-        num_chains: shared by all batches.
-        num_steps: steps of Gibbs sampling for each batch.
-        num_replicas: of each chain, at as many temperatures; 1 for the temperature of the model only.
-        inference: for prediction; by default mean field.
+        model: a model without input.
+        num_chains: the number of chains, which all batches share.
+        num_steps: the number of steps of Gibbs sampling for each batch.
+        num_replicas: the number of temperatures for each chain; 1 for only the temperature of the model.
+        inference: the inference for prediction; by default mean field.
         kwargs: see :class:`~lmbm_torch.training.latent.LatentModule`, without ``loss``.
 
     Raises:
-        TypeError: a model with input.
-        ValueError: a count below 1; errors of :class:`~lmbm_torch.training.latent.LatentModule`; at the start
-            of training, missing labels.
+        TypeError: the model has input.
+        ValueError: a count is below 1; errors of :class:`~lmbm_torch.training.latent.LatentModule`; labels
+            are missing at the start of training.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ParallelChainsModule(PersistentModule):
     def on_fit_start(self) -> None:
         """Start the chains and the visible biases, or resume from a checkpoint."""
         starts_anew = self.chains is None
-        # Checked once: a check of every batch takes a tenth of the step.
+        # Checked only once: a check of every batch would take a tenth of a step's time.
         check_labels("labels", self._training_labels())
         super().on_fit_start()
         labels = self._training_labels()
@@ -87,7 +87,7 @@ class ParallelChainsModule(PersistentModule):
                 self.model.visible_bias.copy_(self.base[0])
 
     def first_chains(self) -> Tensor:
-        """Draw training labels at random; all replicas of the first temperature come first."""
+        """Draw training labels at random; rows of the first temperature come first."""
         labels = self._training_labels()
         generator = torch.Generator().manual_seed(self.global_rank)
         rows = torch.randint(
@@ -97,12 +97,12 @@ class ParallelChainsModule(PersistentModule):
 
     @one_door
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Return the objective as ``loss``, ``status`` None, and ``hidden_mean``, of P(h = 1 | v)."""
+        """Return the objective as ``loss``, ``status`` None, and as ``hidden_mean`` that of P(h = 1 | v)."""
         assert self.chains is not None
         energy = self.model(batch.features[:1])
         energy.check_values()
         chains = self.chains.to(energy.dtype)
-        # A single product serves both terms of the loss, the next step of the chains, and the centring.
+        # One matrix product gives both terms of the loss, the next step of the chains, and the centring.
         states = torch.cat([batch.labels, chains[-self.num_chains :]])
         fields = energy.hidden_fields(states)
         free = -(states @ energy.visible[0]) - softplus(fields).sum(-1)

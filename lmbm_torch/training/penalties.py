@@ -1,4 +1,4 @@
-"""Penalties: model → the part of the objective in the weights alone."""
+"""Penalties: functions of a model that return the part of the objective in only the weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def quadratic(model: Model, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
     here).
 
     Raises:
-        ValueError: ``coupling_penalty`` not a finite number above 0.
+        ValueError: ``coupling_penalty`` is not a finite number above 0.
     """
     check_positive("coupling_penalty", coupling_penalty)
     weights = model.weights()
@@ -34,16 +34,16 @@ def none(model: nn.Module) -> Float[Tensor, ""]:
 
 
 def frobenius(model: RestrictedBoltzmannMachine, strength: float) -> Float[Tensor, ""]:
-    """Return ½ · strength · Σ W² over the couplings and, with input, the weights of the features.
+    """Return ½ · strength · Σ W² over the couplings and, if the model has input, the features' weights.
 
     Biases are not penalised. Early stopping is better (belief_propagation_in_crbms_2017, footnote 3).
 
     Raises:
-        ValueError: ``strength`` not a finite number above 0.
+        ValueError: ``strength`` is not a finite number above 0.
     """
     check_positive("strength", strength)
     matrices = [model.coupling]
     if isinstance(model, ConditionalRBM):
         matrices += [model.visible_weight, model.hidden_weight]
-    # Inner products take half the time of sums of squares, which store the squares first.
+    # Inner products take half the time of sums of squares, which would store the squares first.
     return 0.5 * strength * torch.stack([matrix.flatten() @ matrix.flatten() for matrix in matrices]).sum()

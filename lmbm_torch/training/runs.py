@@ -1,7 +1,7 @@
-"""Run directories: files of a run, never overwritten, and the resuming of an interrupted run.
+"""Run directories: the files of a run, which are never overwritten, and how an interrupted run resumes.
 
 A run directory holds ``config.yaml``, the checkpoints ``last.ckpt`` (of the last finished epoch) and
-``best.ckpt``, the TensorBoard log, ``rules.txt`` if answers obey rules, and when the run is complete
+``best.ckpt``, the TensorBoard log, ``rules.txt`` if answers obey rules, and after the end of the run
 ``model.safetensors`` and ``metrics.json``.
 """
 
@@ -46,15 +46,15 @@ with naming_extras():
 def keep_rules(
     directory: Path, path: str | None, label_names: Sequence[str], classes: Sequence[Sequence[str]] = ()
 ) -> Constraints:
-    """Read the rules of a file, and write the lines and rules for classes into the directory of the run.
+    """Read rules from a file, and write the file's lines and rules for classes into the directory of the run.
 
     Args:
-        path: of the file; None for rules for classes alone.
+        path: the file; None for rules for classes alone.
         classes: groups of labels, of which exactly one is present.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: lines that are no rules, rules over other labels, or contradictory rules.
+        ValueError: a line is no rule, a rule names unknown labels, or the rules contradict each other.
     """
     given = () if path is None else read(path)
     exclusive = [f"exactly_one({', '.join(map(_quoted, names))})" for names in classes]
@@ -81,10 +81,10 @@ def _quoted(name: str) -> str:
 
 @contextmanager
 def obeying(directory: Path, module: StructuredModule) -> Iterator[None]:
-    """Apply the rules in the directory of a run, if any, to the module's decoder within the body.
+    """Make the module's decoder obey the rules in the directory of a run, if any, while the context is open.
 
     Raises:
-        ValueError: a decoder without rules.
+        ValueError: the decoder does not support rules.
     """
     decoder = module.decoder
     if (directory / RULES).is_file():
@@ -93,34 +93,34 @@ def obeying(directory: Path, module: StructuredModule) -> Iterator[None]:
     try:
         yield
     finally:
-        # The file of the model does not hold the rules.
+        # Restore the decoder, because the file of the model does not hold rules.
         module.decoder = decoder
 
 
 @contextmanager
 def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
-    """Create the directory of a new run, claimed by ``config.yaml`` before any other file.
+    """Create the directory of a new run; ``config.yaml`` is written first and claims the directory.
 
-    Of several processes claiming a directory exactly one succeeds. If the body fails, the claim is given up
-    and new directories are removed.
+    If several processes claim a directory, exactly one succeeds. If the body of the context fails, the claim
+    is given up, and new directories are removed.
 
     Args:
         config: the content of ``config.yaml``.
 
     Raises:
-        ValueError: the directory exists and is not empty, is a file, or was claimed by another run meanwhile.
+        ValueError: the path is a file or a directory that is not empty, or another run claimed it meanwhile.
     """
     directory = Path(path)
     refusal = (
-        f"paths.run: expected a new or empty directory, got {directory}, which is never overwritten; "
-        f"resume={directory} goes on with an interrupted run"
+        f"paths.run: expected a new or empty directory, got {directory}, which will not be overwritten; "
+        f"resume={directory} continues an interrupted run"
     )
     made = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise ValueError(refusal) from error
-    # Unfinished files are all that a run killed at the start leaves.
+    # Unfinished files do not count: a run that was killed at its start leaves them.
     if any(not each.name.endswith(UNFINISHED) for each in directory.iterdir()):
         raise ValueError(refusal)
     try:
@@ -132,7 +132,7 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
     except BaseException:
         for name in (CONFIG, RULES):
             (directory / name).unlink(missing_ok=True)
-        # Directories with other files stay.
+        # Directories that have other files are kept.
         with suppress(OSError):
             for each in made:
                 each.rmdir()
@@ -143,13 +143,13 @@ def interrupted_directory(path: str | PathLike) -> Path:
     """Return the directory of an interrupted run.
 
     Raises:
-        ValueError: no run directory, or a complete run.
+        ValueError: the path is no run directory, or the run is complete.
     """
     directory = Path(path)
     if not (directory / CONFIG).is_file():
         raise ValueError(f"resume: expected a run directory, found no {CONFIG} in {directory}")
     if (directory / METRICS).exists():
-        raise ValueError(f"resume: expected an interrupted run, but the one in {directory} is complete")
+        raise ValueError(f"resume: expected an interrupted run, but the run in {directory} is complete")
     return directory
 
 
@@ -159,18 +159,18 @@ def check_measurable(data: MultilabelDataModule) -> None:
         missing = int(instances.labels.isnan().sum()) if len(instances) else 0
         if missing:
             raise ValueError(
-                f"{part} labels: expected none missing, since metrics need them, got {missing} NaN"
+                f"{part} labels: expected no missing labels, since metrics need all, got {missing} NaN"
             )
 
 
 def fit_and_measure(
     directory: Path, trainer: Trainer, module: StructuredModule, data: MultilabelDataModule
 ) -> dict[str, float]:
-    """Train, from the last checkpoint in the directory if any, save the model, and compute metrics.
+    """Train (from the last checkpoint in the directory, if any), save the model, and compute metrics.
 
     Returns:
-        The content of ``metrics.json``: ``fit/…``, and for existing parts ``val/…`` and ``test/…``, by
-        answers under the rules in the directory.
+        The content of ``metrics.json``: ``fit/…``, and for existing parts ``val/…`` and ``test/…``. Answers
+        obey the rules in the directory.
 
     Raises:
         ValueError: see :func:`check_measurable`.
@@ -178,9 +178,9 @@ def fit_and_measure(
     check_measurable(data)
     checkpoint = directory / CHECKPOINT
     with warnings.catch_warnings():
-        # Raised inside Lightning on recent torch.
+        # This warning comes from Lightning with recent versions of torch.
         warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
-        # The directory holds this run's own files.
+        # The directory is not empty because of this run's own files.
         warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
         trainer.fit(
             module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True
@@ -198,10 +198,10 @@ def fit_and_measure(
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Lightning's checkpoints, written by :func:`replacing` and checked before reading.
+    """Lightning's checkpoints, written by :func:`replacing`, and checked before they are read.
 
-    Lightning writes to the system's temporary folder and moves the file: between file systems a move is a
-    copy, which a kill cuts off.
+    Lightning writes to the system's temporary folder and moves the file. Between file systems a move is a
+    copy, which is incomplete if the process is killed.
     """
 
     def save_checkpoint(
@@ -210,8 +210,8 @@ class WholeCheckpoints(TorchCheckpointIO):
         """Write a checkpoint.
 
         Raises:
-            OSError: as :func:`replacing`.
-            TypeError: storage options, of which there are none.
+            OSError: see :func:`replacing`.
+            TypeError: ``storage_options`` is not None.
         """
         if storage_options is not None:
             raise TypeError(f"storage_options: expected None, got {storage_options!r}")

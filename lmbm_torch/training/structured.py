@@ -1,4 +1,4 @@
-"""The base class of training modules: metrics of decoding, report of a fit, saved model."""
+"""The base class of training modules: metrics of decoding, the report after a fit, and the saved model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ with naming_extras():
     from lightning.pytorch import LightningModule
     from torchmetrics import MetricCollection
 
-# Losses take energies of any kind.
+# Loss functions; each takes its own kind of energy.
 Loss = Callable[[Any, Tensor], Tensor]
 Penalty = Callable[[Any], Tensor]
 
@@ -42,32 +42,32 @@ Penalty = Callable[[Any], Tensor]
 class StructuredModule(LightningModule):
     """A model trained on penalty + C Σ_l loss_l, by default with the penalty ½‖w‖² of the head's weights.
 
-    Subclasses minimise the objective. Validation and test decode every instance and log the metrics, the
-    share of answers proven optimal and the mean number of search nodes. After a fit :attr:`fit_report` holds,
-    and the loggers have received:
+    Subclasses minimise the objective. Validation and test decode every instance, and log the metrics, the
+    share of answers proven optimal, and the mean number of search nodes. After a fit, :attr:`fit_report` and
+    the loggers have these values:
 
-    * ``fit/objective``, at the final weights, comparable between all kinds of training;
-    * if labels have local margins, ``fit/mean_hinge`` of the training instances, and ``fit/threshold`` T;
-    * ``fit/error_bound`` = mean hinge / T, an upper bound on the training error of exact hinge decoding; left
-      out with missing labels, whose part of the hinge is unknown (in an undirected model, also the part of
-      known labels).
+    * ``fit/objective``: the objective at the final weights, which can be compared between all kinds of
+    training; * if labels have local margins, ``fit/mean_hinge``, the mean over the training instances, and
+    ``fit/threshold`` T; * ``fit/error_bound`` = mean hinge / T, an upper bound on the training error of exact
+    hinge decoding. Left out if labels are missing, since the hinge losses of missing labels are unknown (in
+    an undirected model, the losses of known labels, too).
 
     Args:
         model: the model to train.
         loss: (energy, labels) → ``(batch,)``.
         C: the weight of the losses, the same for every instance.
-        penalty: model → the part of the objective in the weights alone, such as
+        penalty: model → the part of the objective in only the weights, like
             :func:`~lmbm_torch.training.penalties.quadratic`.
         margin: γ of the reported hinge losses, and of the decoder.
         decoder: energy → :class:`~lmbm_torch.inference.common.results.Decoding`; exact hinge decoding by
             default. A function of :mod:`lmbm_torch.inference`, or a partial function with plain settings, is
             saved with the model.
-        label_names: for figures and predictions; label_0, label_1, … by default.
+        label_names: the names for figures and predictions; by default label_0, label_1, ….
 
     Raises:
-        TypeError: no :class:`~lmbm_torch.models.Model`, or a model with an argument that no checkpoint can
-            hold.
-        ValueError: ``C`` or ``margin`` not above zero, or another number of names.
+        TypeError: ``model`` is no :class:`~lmbm_torch.models.Model`, or has an argument that checkpoints
+            cannot hold.
+        ValueError: ``C`` or ``margin`` is not above zero, or there are not as many names as labels.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class StructuredModule(LightningModule):
         self.val_metrics = multilabel_metrics(model.num_labels, prefix="val/")
         self.test_metrics = multilabel_metrics(model.num_labels, prefix="test/")
         self._had_stopped = False
-        # Calibration of probabilities, set by a training that fits scales.
+        # The calibration of probabilities; a training that fits scales sets it.
         self.calibration: Calibration | None = None
-        # Refuse now, not at the first checkpoint.
+        # Raise errors now, and not at the first checkpoint.
         record(self.trained())
 
     def check_processes(self, count: int) -> None:
-        """Raise ValueError for more processes than can share the training; by default never."""
+        """Raise ValueError if so many processes cannot share the training; by default, any number can."""
 
     def check_labels(self, part: InstanceDataset) -> None:
         """Raise ValueError if the training cannot take the missing labels of a part."""
@@ -117,7 +117,7 @@ class StructuredModule(LightningModule):
         return self.model(x)
 
     def trained(self) -> Predictor:
-        """Return the model with everything for predictions, scaling and schema from the trainer's data."""
+        """Return the model with all that predictions need, like scaling and schema of the data."""
         data = self._data()
         return Predictor.of_model(
             self.model,
@@ -125,7 +125,7 @@ class StructuredModule(LightningModule):
             self.margin,
             None if data is None else data.scaling,
             self.decoder,
-            # Models with hidden units have an inference.
+            # Training modules of models with hidden units have an inference.
             getattr(self, "inference", None),
             None if data is None else data.data.schema,
             self.calibration,
@@ -137,11 +137,11 @@ class StructuredModule(LightningModule):
         checkpoint["has_stopped"] = self.trainer.should_stop
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore whether training had met its stopping rule, which Lightning does not save."""
+        """Restore whether the training had met its stopping rule, because Lightning does not save this."""
         self._had_stopped = checkpoint["has_stopped"]
 
     def on_train_start(self) -> None:
-        """Stop a resumed run that had ended early from training for a further epoch."""
+        """If a resumed run had already met its stopping rule, stop it before a further epoch."""
         self.trainer.should_stop = self._had_stopped
         self._had_stopped = False
 
@@ -154,13 +154,12 @@ class StructuredModule(LightningModule):
     def training_batches(self) -> Iterator[Any]:
         """Yield this process's share of the training part, on the module's device, for :meth:`report`.
 
-        Meanwhile the module is in evaluation mode. The order is the order of epoch 0, after any number of
-        epochs and interruptions: sums over the batches are the same to the last digit after a resumed run and
-        an uninterrupted run.
+        Meanwhile the module is in evaluation mode. The order is always that of epoch 0, hence sums over the
+        batches are the same to the last digit after a resumed run and after an uninterrupted run.
         """
         loader: Any = self.trainer.train_dataloader
         if self.trainer.world_size > 1:
-            # The process's own share is padded: some instances would count twice.
+            # Not the share of the data loader, which is padded: some instances would count twice.
             rows = range(self.trainer.global_rank, len(loader.dataset), self.trainer.world_size)
             options = {"batch_size": loader.batch_size, "collate_fn": loader.collate_fn}
             loader = DataLoader(loader.dataset, sampler=rows, **options)
@@ -175,7 +174,7 @@ class StructuredModule(LightningModule):
             self.train(was_training)
 
     def _data(self) -> MultilabelDataModule | None:
-        """Return the data module of the trainer, or None without a trainer or with a foreign data module."""
+        """Return the data module of the trainer; None without a trainer or with another kind of data."""
         data = getattr(self._trainer, "datamodule", None)
         return data if isinstance(data, MultilabelDataModule) else None
 
@@ -203,8 +202,8 @@ class StructuredModule(LightningModule):
         return self.decoder(self.model(batch.features)).labels
 
     def on_fit_end(self) -> None:
-        """Report the fit, also for a resumed run without epochs left."""
-        # Lightning has moved the module to the CPU by now.
+        """Report the fit, even if a resumed run had no epochs left."""
+        # Lightning has already moved the module to the CPU.
         self.to(self.trainer.strategy.root_device)
         self.fit_report = self.report()
         for logger in self.loggers:
@@ -212,7 +211,7 @@ class StructuredModule(LightningModule):
 
     def log_means(self, values: Mapping[str, Any], batch_size: int, prog_bar: bool = False) -> None:
         """Log the means of values over an epoch and over all processes."""
-        # Lightning divides by the processes' mean number of rows, rounded down.
+        # Undo that Lightning divides by the processes' mean number of rows, rounded down.
         weight = batch_size * self.trainer.world_size
         self.log_dict(
             values, on_step=False, on_epoch=True, prog_bar=prog_bar, batch_size=weight, sync_dist=True
@@ -220,7 +219,7 @@ class StructuredModule(LightningModule):
 
     @torch.no_grad()
     def report(self) -> dict[str, float]:
-        """Return the numbers ``fit/…`` of the class's description, in a pass over the training part."""
+        """Compute the values ``fit/…`` that the class describes, in a pass over the training part."""
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         threshold = torch.full((), math.inf, dtype=torch.float64, device=self.device)
         for features, labels, _ in self.training_batches():
@@ -241,7 +240,7 @@ class StructuredModule(LightningModule):
         return report
 
     def _hinge(self, energy: Any, labels: Tensor, missing: Tensor) -> Tensor:
-        """Return the sum over a batch; NaN if undefined."""
+        """Return the sum of the hinge losses of a batch; NaN if undefined."""
         if isinstance(energy, DirectedEnergy) or (isinstance(energy, MarginEnergy) and not missing):
             return local_hinge(energy, labels, self.margin).sum()
         return labels.new_tensor(math.nan)

@@ -1,4 +1,4 @@
-"""Figures of models, searches and results as matplotlib figures without pyplot."""
+"""Figures of models, searches and results, as matplotlib figures that do not use pyplot."""
 
 from lmbm_torch.extras import naming_extras
 

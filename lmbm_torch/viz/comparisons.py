@@ -17,17 +17,18 @@ Interval = tuple[float, float, float]
 def bar_chart(
     panels: Mapping[str, Mapping[str, float]], *, shares: Collection[str] = (), title: str = ""
 ) -> Figure:
-    """Draw a bar for each method with the value at the end, in a panel for each measure, side by side.
+    """Draw a panel for each measure, side by side, with a bar and its value for each method.
 
     Axes start at zero, since readers compare the lengths of bars.
 
     Args:
-        panels: measure → method → value; a method that a panel lacks leaves a gap.
-        shares: the measures with axes from 0 to 1 for any values, such as F1.
-        title: above all panels.
+        panels: measure → method → value; if a panel lacks a method, there is a gap.
+        shares: the measures whose axes always go from 0 to 1, like F1.
+        title: the title above all panels.
 
     Raises:
-        ValueError: no panel, no method, values that are not finite, ``shares`` outside [0, 1] or of no panel.
+        ValueError: there is no panel or method; a value is not finite; a measure of ``shares`` has no panel,
+            or values outside [0, 1].
 
     Examples:
         >>> from lmbm_torch.viz import bar_chart
@@ -39,7 +40,7 @@ def bar_chart(
         raise ValueError(f"shares: expected some of {list(panels)}, got {sorted(strangers)}")
     methods = list(dict.fromkeys(name for values in panels.values() for name in values))
     if not methods:
-        raise ValueError(f"panels: expected at least one with at least one method, got {dict(panels)}")
+        raise ValueError(f"panels: expected at least one panel with at least one method, got {dict(panels)}")
     for measure, values in panels.items():
         check_finite(f"panels[{measure!r}]", np.array(list(values.values()), np.float64))
         if measure in shares and not all(0 <= value <= 1 for value in values.values()):
@@ -53,7 +54,7 @@ def bar_chart(
         axes.margins(x=0.25)
         look_like_shares = values and min(values.values()) >= 0 and 0.5 < max(values.values()) <= 1
         if measure in shares or look_like_shares:
-            # The space beyond 1 holds the numbers and has no ticks.
+            # Room for the numbers beyond 1, without ticks.
             axes.set(xlim=(0, 1.25), xticks=(0, 0.5, 1))
         axes.set_title(measure)
     name_rows(row[0], methods)
@@ -68,7 +69,7 @@ def interval_plot(
     reference: str,
     differing: Mapping[str, Collection[str]],
 ) -> Figure:
-    """Draw a dot for each method's mean and a line for the interval, in a panel for each measure.
+    """Draw a panel for each measure, with a dot for each method's mean and a line for its interval.
 
     The reference has its own colour and a vertical line through its mean. Methods with a significant
     difference from the reference have full dots, all others hollow dots.
@@ -79,8 +80,8 @@ def interval_plot(
         differing: measure → the methods with a significant difference from the reference.
 
     Raises:
-        ValueError: no panel, panels of different methods, intervals that are not finite or not around the
-            mean, or an unknown reference.
+        ValueError: there is no panel; panels have different methods; an interval is not finite or not around
+            its mean; the reference is unknown.
 
     Examples:
         >>> from lmbm_torch.viz.comparisons import interval_plot
@@ -89,7 +90,7 @@ def interval_plot(
         1
     """
     if not panels:
-        raise ValueError("panels: expected at least one, got none")
+        raise ValueError("panels: expected at least one panel, got none")
     methods = list(next(iter(panels.values())))
     if reference not in methods:
         raise ValueError(f"reference: expected one of {methods}, got {reference!r}")
@@ -102,7 +103,7 @@ def interval_plot(
         mean, low, high = np.array(list(intervals.values()), np.float64).T
         check_finite(f"panels[{measure!r}]", np.stack([mean, low, high]))
         if (low > mean).any() or (mean > high).any():
-            raise ValueError(f"panels[{measure!r}]: expected each mean within its interval")
+            raise ValueError(f"panels[{measure!r}]: expected means within intervals, got one outside")
         axes.axvline(mean[methods.index(reference)], color="0.8", linewidth=1, zorder=0)
         colours = [COLOURS[name == reference] for name in methods]
         axes.hlines(places, low, high, colors=colours, linewidth=1.5)

@@ -14,7 +14,7 @@ from lmbm_torch.checks import check_finite, check_permutation, check_shape
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.viz.style import AnyScript
 
-# More labels leave no room for numbers, still more labels none for names.
+# Largest number of labels whose cells have room for numbers; many more labels have no names either.
 MAX_WITH_NUMBERS = 12
 MAX_WITH_NAMES = 60
 
@@ -35,7 +35,7 @@ def dependency_heatmap(
         ordering: the label at each position.
 
     Raises:
-        ValueError: shapes that do not fit, weights that are not finite, an ordering that is no permutation.
+        ValueError: shapes do not fit, a weight is not finite, or the ordering is no permutation.
 
     Examples:
         >>> import numpy as np
@@ -59,11 +59,11 @@ def coupling_heatmap(
     """Draw the coupling of every two labels of a Boltzmann machine, coloured as :func:`dependency_heatmap`.
 
     Args:
-        couplings: symmetric; the diagonal is not shown.
+        couplings: a symmetric matrix; the diagonal is not shown.
         label_names: one name per label.
 
     Raises:
-        ValueError: shapes that do not fit, weights that are not finite.
+        ValueError: shapes do not fit, or a weight is not finite.
 
     Examples:
         >>> import numpy as np
@@ -78,14 +78,14 @@ def coupling_heatmap(
 
 
 def transition_heatmap(transition: Float[np.ndarray, "states states"], label_names: Sequence[str]) -> Figure:
-    """Draw the weight of every transition of a chain, from row to column.
+    """Draw the weight of every transition of a chain, from the state of the row to the state of the column.
 
     Args:
-        transition: such as a chain estimator's ``transition_``.
+        transition: the weights, like a chain estimator's ``transition_``.
         label_names: one name per state.
 
     Raises:
-        ValueError: shapes that do not fit, weights that are not finite.
+        ValueError: shapes do not fit, or a weight is not finite.
 
     Examples:
         >>> import numpy as np
@@ -100,7 +100,7 @@ def transition_heatmap(transition: Float[np.ndarray, "states states"], label_nam
 
 
 def _square(name: str, weights: Tensor | np.ndarray, label_names: Sequence[str]) -> np.ndarray:
-    """Return the weights in float64, after a check for a finite weight for every two names."""
+    """Check for a finite weight for every two names, and return the weights in float64."""
     square = torch.as_tensor(weights, device="cpu").detach().double().numpy()
     check_shape(name, square, None, len(square))
     check_finite(name, square)
@@ -113,7 +113,7 @@ def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str], **texts: str) -> 
     """Draw a square heatmap with a scale symmetric around zero; masked cells are grey.
 
     Args:
-        texts: of the axes, such as ``xlabel``.
+        texts: the texts of the axes, like ``xlabel``.
     """
     count = len(weights)
     strongest = max(float(np.abs(weights.filled(0)).max()), np.finfo(np.float64).tiny)

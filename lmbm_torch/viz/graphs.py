@@ -1,4 +1,4 @@
-"""Pictures of small graphs of tables with the marginals of their variables."""
+"""Pictures of small graphs with the marginals of their variables."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def graph_of_marginals(
     names: Sequence[str] | None = None,
     positions: Mapping[int, tuple[float, float]] | None = None,
 ) -> Figure:
-    """Draw the graph of an example, each variable as a pie of the probabilities of the states.
+    """Draw the graph of an example, with each variable as a pie chart of its states' probabilities.
 
-    Edges are tables of two variables; a table of more variables is a square, joined to each variable.
+    A table of two variables is drawn as an edge; a table of more variables as a square joined to each.
 
     Args:
-        energy: a single example.
-        marginals: P(y_i = s), such as ``lmbm_torch.marginals(energy).states[0]``.
-        names: of the variables, the numbers by default.
-        positions: (x, y) of each variable; a layout of springs by default.
+        energy: an energy of a single example.
+        marginals: P(y_i = s), like ``lmbm_torch.marginals(energy).states[0]``.
+        names: the names of the variables; by default their numbers.
+        positions: (x, y) of each variable; by default a layout by spring forces.
 
     Raises:
-        ValueError: several examples; marginals of another shape, or another number of names.
+        ValueError: the energy has several examples; ``marginals`` or ``names`` do not fit its variables.
 
     Examples:
         >>> import torch
@@ -51,7 +51,7 @@ def graph_of_marginals(
     check_shape("marginals", marginals, energy.num_labels, energy.num_states)
     names = [str(number) for number in range(energy.num_labels)] if names is None else names
     if len(names) != energy.num_labels:
-        raise ValueError(f"names: expected {energy.num_labels}, got {len(names)}")
+        raise ValueError(f"names: expected {energy.num_labels} names, got {len(names)}")
     fixed = {} if positions is None else {"pos": dict(positions), "fixed": [*positions]}
     at: dict[Any, Any] = networkx.spring_layout(graph, seed=0, **fixed)
     figure = AnyScript(figsize=(5, 5), layout="constrained")

@@ -17,7 +17,7 @@ from lmbm_torch.checks import check_shape
 from lmbm_torch.shapes import Float, Int, Shaped
 from lmbm_torch.viz.style import COLOURS, AnyScript
 
-# Ends of the segments a … g in a display of width 1 and height 2.
+# Both ends (x, y) of the segments a … g in a display of width 1 and height 2.
 _SEGMENTS = np.array(
     [
         [(0, 2), (1, 2)],
@@ -35,13 +35,13 @@ _UNLIT = "0.92"
 
 
 def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Figure:
-    """Draw a row of images for each name, such as clean, corrupted and predicted; 0 is black and 1 white.
+    """Draw a row of images for each name, like clean, corrupted and predicted; 0 is black and 1 white.
 
     Args:
         rows: the same number of images of the same size in each row.
 
     Raises:
-        ValueError: no row, no image, or rows of different shapes.
+        ValueError: there is no row or no image, or rows differ in shape.
 
     Examples:
         >>> import torch
@@ -67,10 +67,10 @@ def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Fig
 
 
 def image_grid(images: Shaped[Tensor, "images height width"]) -> Figure:
-    """Draw images in a square of rows, such as samples of a model; 0 is black and 1 white.
+    """Draw images in a square of rows, like samples of a model; 0 is black and 1 white.
 
     Raises:
-        ValueError: another shape, or no image.
+        ValueError: ``images`` has another shape, or no image.
 
     Examples:
         >>> import torch
@@ -82,7 +82,7 @@ def image_grid(images: Shaped[Tensor, "images height width"]) -> Figure:
     sheet, lines, columns = _sheet(images)
     figure = Figure(figsize=(0.7 * columns, 0.7 * lines), layout="constrained")
     axes = figure.add_subplot()
-    # Pixels between the images have a third colour.
+    # Pixels between the images are blue.
     colours = colormaps["gray"].with_extremes(bad="tab:blue")
     axes.imshow(sheet.numpy(), cmap=colours, vmin=0, vmax=1, interpolation="nearest")
     axes.set_axis_off()
@@ -90,10 +90,10 @@ def image_grid(images: Shaped[Tensor, "images height width"]) -> Figure:
 
 
 def weight_filters(filters: Float[Tensor, "hidden height width"]) -> Figure:
-    """Draw the weights of each hidden unit as an image, on one symmetric scale, red above zero.
+    """Draw the weights of each hidden unit as an image; all images share a symmetric scale, red above zero.
 
     Raises:
-        ValueError: another shape, or no hidden unit.
+        ValueError: ``filters`` has another shape, or no hidden unit.
 
     Examples:
         >>> import torch
@@ -114,7 +114,7 @@ def weight_filters(filters: Float[Tensor, "hidden height width"]) -> Figure:
 
 
 def _sheet(images: Tensor) -> tuple[Tensor, int, int]:
-    """Return images side by side with NaN pixels between, and the numbers of rows and columns."""
+    """Return the images side by side with NaN pixels between them, and the numbers of rows and columns."""
     columns = math.ceil(math.sqrt(len(images)))
     lines = math.ceil(len(images) / columns)
     _, height, width = images.shape
@@ -133,12 +133,12 @@ def segment_displays(
     """Draw a row of images, and below a row of displays for each method; wrong segments are red.
 
     Args:
-        images: 0 is white and 1 black.
-        truth: segments a … g, 1 for a lit segment.
+        images: the images; 0 is white and 1 black.
+        truth: the true segments a … g, 1 for a lit segment.
         answers: method → predicted segments of each image.
 
     Raises:
-        ValueError: no image, or answers of another shape than ``truth``.
+        ValueError: there is no image, or answers have another shape than ``truth``.
 
     Examples:
         >>> import numpy as np

@@ -16,9 +16,9 @@ from lmbm_torch.viz.comparisons import bar_chart
 from lmbm_torch.viz.style import COLOURS, frames, name_rows, one_frame
 
 BLUE, ORANGE = COLOURS[:2]
-# More labels make figures too tall for a page.
+# Largest number of labels in a figure: with more, figures are too tall for a page.
 MAX_BARS = 100
-# Of the histogram of search nodes.
+# Number of bins of the histogram of search nodes for each doubling.
 BINS_PER_OCTAVE = 2
 
 
@@ -29,16 +29,16 @@ def label_chart(
     *,
     what: str = "labels",
 ) -> Figure:
-    """Draw a bar for each label's shares, such as F1, from 0 to 1; of many labels the most frequent labels.
+    """Draw a bar for each label's value, like F1, from 0 to 1; of many labels only the most frequent ones.
 
     Args:
         names: one name per label.
-        true: the count of positives of each label.
+        true: the number of positive rows of each label.
         panels: measure → each label's value in [0, 1].
         what: the word for labels in the title. The title gives the numbers of labels and of shown labels.
 
     Raises:
-        ValueError: another number of counts or values than of names; values outside [0, 1].
+        ValueError: counts or values are not as many as names; a value is outside [0, 1].
 
     Examples:
         >>> import numpy as np
@@ -68,10 +68,10 @@ def reliability_diagram(
     bars are the standard error of the observed share.
 
     Args:
-        panels: title → mean probability, share of positives, and count of each bin with at least one entry.
+        panels: title → for the bins that are not empty: mean probability, share of positives, count.
 
     Raises:
-        ValueError: no panel, a panel without a bin, or values that are not probabilities.
+        ValueError: there is no panel, a panel has no bin, or a value is no probability.
 
     Examples:
         >>> import numpy as np
@@ -81,7 +81,7 @@ def reliability_diagram(
         2
     """
     if not panels:
-        raise ValueError("panels: expected at least one, got none")
+        raise ValueError("panels: expected at least one panel, got none")
     size = (4.2 * len(panels), 4.6)
     figure, grid = frames(*size, rows=2, columns=len(panels), sharex=True, height_ratios=(3, 1))
     for (above, below), (title, (said, true, count)) in zip(grid.T, panels.items(), strict=True):
@@ -104,10 +104,10 @@ def reliability_diagram(
 def change_chart(
     label_names: Sequence[str], mended: Int[np.ndarray, " labels"], broken: Int[np.ndarray, " labels"]
 ) -> Figure:
-    """Draw each label's decisions that joint decoding corrected, to the right, and broke, to the left.
+    """Draw for each label how many decisions joint decoding corrected (right) and made wrong (left).
 
-    Labels without a change are left out; of many labels the labels with the most changes are shown, as the
-    title says.
+    Labels without a change are left out; of many labels only those with the most changes are shown, and the
+    title says so.
 
     Args:
         label_names: one name per label.
@@ -115,7 +115,7 @@ def change_chart(
         broken: decisions that are right by the label's own probability and wrong jointly.
 
     Raises:
-        ValueError: another number of counts than of names, or no change at all.
+        ValueError: counts are not as many as names, or there is no change at all.
 
     Examples:
         >>> import numpy as np
@@ -154,11 +154,11 @@ def node_histogram(
     """Draw a histogram of search nodes per instance on a logarithmic axis.
 
     Args:
-        nodes: visited nodes of each instance; instances with 0, decided by rules without a search, are
-            counted in the title.
+        nodes: the number of visited nodes of each instance; the title counts the instances with 0, which
+            rules decided without a search.
 
     Raises:
-        ValueError: no instance, or counts below zero.
+        ValueError: there is no instance, or a count is below zero.
 
     Examples:
         >>> from lmbm_torch.viz import node_histogram

@@ -22,9 +22,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f
 
 
 class AnyScript(Figure):
-    """A figure with texts in any script of the installed fonts, such as names in Chinese.
+    """A figure whose texts may be in any script that the installed fonts have, like names in Chinese.
 
-    For a script without a font, a warning says once which fonts to install.
+    If no font has a script, one warning says which fonts to install.
     """
 
     def draw(self, renderer: Any) -> None:
@@ -47,14 +47,14 @@ class AnyScript(Figure):
 
 
 def further_fonts(text: str) -> tuple[str, ...]:
-    """Return installed fonts for letters of a text without a glyph in the default font."""
+    """Return installed fonts for the letters of a text that the default font does not have."""
     return _fonts_for(text)[0]
 
 
 @cache
 def _fonts_for(text: str) -> tuple[tuple[str, ...], str]:
-    """Return the further fonts, and the letters without a font."""
-    # A line break is no glyph.
+    """Return the further fonts, and the letters that no font has."""
+    # Control characters, such as line breaks, need no glyph.
     letters = {ord(letter) for letter in text if unicodedata.category(letter) != "Cc"}
     missing, found = letters - _characters(findfont(FontProperties())), []
     while missing:
@@ -68,7 +68,7 @@ def _fonts_for(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _hint(lacking: str) -> None:
-    """Warn of letters without a font, once for each family of fonts."""
+    """Warn of letters that no font has, once for each family of fonts."""
     by_family: dict[str, list[str]] = {}
     for letter in dict.fromkeys(lacking):
         by_family.setdefault(_family(letter), []).append(letter)
@@ -105,14 +105,14 @@ def _unwarned_of_glyphs() -> Iterator[None]:
 
 
 def _fonts() -> list[Any]:
-    """Return upright fonts of usual weight, except for the font with a box for every letter."""
+    """Return upright fonts of normal weight, except for the font that draws a box for every letter."""
     fonts = [font for font in fontManager.ttflist if not font.name.startswith("Last Resort")]
     return [font for font in fonts if font.style == "normal" and font.weight in (400, "normal")]
 
 
 @cache
 def _characters(file: str) -> frozenset[int]:
-    """Return the characters of a font; none for an unreadable font."""
+    """Return the characters that a font has; none if the font cannot be read."""
     try:
         return frozenset(FT2Font(file).get_charmap())
     except (OSError, RuntimeError):
@@ -120,17 +120,17 @@ def _characters(file: str) -> frozenset[int]:
 
 
 def open_frame(axes: Axes) -> None:
-    """Remove the two sides of the frame without a scale."""
+    """Remove the two sides of the frame with no scale."""
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def frames(
     width: float, height: float, rows: int = 1, columns: int = 1, **sharing: Any
 ) -> tuple[Figure, np.ndarray]:
-    """Create a figure of a size in inches with ``(rows, columns)`` axes and open frames.
+    """Create a figure of ``width`` and ``height`` in inches, with ``(rows, columns)`` axes and open frames.
 
     Args:
-        sharing: arguments of ``Figure.subplots``, such as ``sharex``.
+        sharing: arguments of ``Figure.subplots``, like ``sharex``.
     """
     figure = AnyScript(figsize=(width, height), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, **sharing)
@@ -140,7 +140,7 @@ def frames(
 
 
 def one_frame(width: float, height: float) -> tuple[Figure, Axes]:
-    """Create a figure of a size in inches with a single axes."""
+    """Create a figure of ``width`` and ``height`` in inches with a single axes object."""
     figure, grid = frames(width, height)
     return figure, grid[0, 0]
 
@@ -148,5 +148,5 @@ def one_frame(width: float, height: float) -> tuple[Figure, Axes]:
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Write names at 0, 1, … on the vertical axis, the first name on top, as in a table."""
     axes.set_yticks(range(len(names)), names)
-    # The default margin, a share of the height, would span several of many rows.
+    # The default margin is a share of the height: with many rows it would be as high as several rows.
     axes.set_ylim(len(names) - 0.4, -0.6)

@@ -76,7 +76,7 @@ def test_a_run_predicts_in_another_order_of_messages_or_annealed(arguments, tmp_
     [
         (["training.inference.message_dtype=int8"], "message_dtype: expected None or one of"),
         (["training.inference.backend=fast"], "backend: expected one of 'auto', 'plain'"),
-        (["training.method=mle_mf", *PRECISE], "backend: expected none, for .*mean_field.marginals has none"),
+        (["training.method=mle_mf", *PRECISE], "backend: expected None for .*mean_field.marginals, got"),
     ],
 )
 def test_what_there_is_not_is_refused_before_the_run(override, message, arguments, tmp_path):

@@ -97,7 +97,7 @@ def test_only_what_nothing_logs_without_a_validation_part_is_left_out():
 @pytest.mark.parametrize("loss", REFUSING)
 def test_losses_that_need_all_labels_are_refused_before_there_is_a_run(tmp_path, table, loss):
     words = (
-        rf"loss: expected one that takes missing labels, of which .* has \d+, got {REFUSING[loss]} of a Bolt"
+        rf"loss: expected one that takes missing labels, since .* misses \d+, got {REFUSING[loss]} for Bolt"
     )
     with pytest.raises(ValueError, match=words + ".*loss=log_likelihood"):
         train(table, tmp_path / "runs" / "run", *MACHINE, f"loss={loss}")

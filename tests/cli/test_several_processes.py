@@ -159,7 +159,7 @@ def test_whoever_starts_the_processes(tmp_path, start, train_rows):
 def test_what_cannot_be_shared_is_refused_before_there_is_a_run(tmp_path):
     data_file(tmp_path)
     data = ["data=npz", f"data.data.path={tmp_path / 'data.npz'}"]
-    with pytest.raises(ValueError, match="the dual solver does not share duals, got 2"):
+    with pytest.raises(ValueError, match="the dual solver does not run on several, got 2"):
         train(*TWO, *data, "training=dual", *QUIET, f"paths.run={tmp_path / 'run'}")
     assert not (tmp_path / "run").exists()
 

@@ -175,7 +175,9 @@ def test_new_rows_are_taken_whole_with_one_warning_that_counts():
         np.testing.assert_array_equal(silent.transform(new), found)
     with pytest.raises(ValueError, match=said):
         TableEncoder(unknown="refuse").fit(wines()).transform(new)
-    with pytest.raises(ValueError, match=r"without columns \['land', 'sold'\]; similar names are \['lands'\]"):
+    with pytest.raises(
+        ValueError, match=r"without columns \['land', 'sold'\]; similar names are \['lands'\]"
+    ):
         encoder.transform(wines().drop(columns="sold").rename(columns={"land": "lands"}))
 
 

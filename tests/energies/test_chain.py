@@ -112,7 +112,7 @@ def test_a_boltzmann_machine_along_a_path_scores_the_same(seed, num_labels, per_
 
 def test_a_path_is_refused_that_misses_couplings():
     energy = random_pairwise_energy(0, 3)
-    with pytest.raises(ValueError, match=r"^path: expected couplings between neighbours"):
+    with pytest.raises(ValueError, match=r"^path: expected couplings only between neighbours"):
         ChainEnergy.from_pairwise(energy, [0, 1, 2])
     with pytest.raises(ValueError, match=r"^path: expected a permutation"):
         ChainEnergy.from_pairwise(energy, [0, 1, 1])
@@ -193,7 +193,7 @@ def test_refuses_nan_and_plus_infinity_inside(name, bad, per_step):
 
 @pytest.mark.parametrize("label", [-1, 3])
 def test_refuses_labels_that_are_no_states(label):
-    with pytest.raises(ValueError, match=r"^labels: expected 0 to 2 .* got 4 others"):
+    with pytest.raises(ValueError, match=r"^labels: expected 0 to 2 .* got other values for 4"):
         random_chain_energy(0).score(torch.tensor([[label, 0, 0, 0, 0]]))
 
 

@@ -114,7 +114,7 @@ class TestPairwise:
     def test_refuses_larger_cliques(self):
         energy = CliqueEnergy(((0, 1), (0, 1, 2)), torch.ones(2))
         with pytest.raises(
-            ValueError, match=r"^cliques: expected at most two labels in each, got \(0, 1, 2\)"
+            ValueError, match=r"^cliques: expected at most two labels in each clique, got \(0, 1, 2\)"
         ):
             energy.to_pairwise()
 

@@ -35,9 +35,9 @@ def test_a_chain_is_a_tree():
 @pytest.mark.usefixtures("no_shape_checks")
 def test_what_is_no_tree_is_refused():
     energy = by_hand()
-    with pytest.raises(ValueError, match="parents: expected −1 to 1 at node 2, got 2"):
+    with pytest.raises(ValueError, match="parents: expected −1 to 1 for node 2, got 2"):
         TreeEnergy(energy.unary, energy.transition, torch.tensor([-1, 0, 2, -1]))
-    with pytest.raises(ValueError, match="parents: expected −1 to 0 at node 1, got -2"):
+    with pytest.raises(ValueError, match="parents: expected −1 to 0 for node 1, got -2"):
         TreeEnergy(energy.unary, energy.transition, torch.tensor([-1, -2, 0, -1]))
     with pytest.raises(ValueError, match="parents: expected torch"):
         TreeEnergy(energy.unary, energy.transition, torch.tensor([-1.0, 0, 0, -1]))
@@ -47,7 +47,7 @@ def test_what_is_no_tree_is_refused():
         TreeEnergy(energy.unary, torch.zeros(2, 3), energy.parents)
     with pytest.raises(ValueError, match="unary: expected a floating-point dtype"):
         TreeEnergy(energy.unary.long(), energy.transition.long(), energy.parents)
-    with pytest.raises(ValueError, match="labels: expected 0 to 1, got 1 others"):
+    with pytest.raises(ValueError, match="labels: expected 0 to 1, got other values for 1"):
         energy.score(torch.tensor([[0, 1, 2, 0]]))
 
 

@@ -95,7 +95,7 @@ def test_a_file_holds_the_graph(tmp_path):
         ({"parents": MATRIX, "degree": 3}, "degree: expected 2 with parents"),
         ({"parents": MATRIX, "max_parents": 2}, "max_parents: expected None, .* need parents=None"),
         ({"parents": MATRIX, "ordering": "f_score"}, "ordering: expected 'auto' or a permutation"),
-        ({"parents": MATRIX, "ordering": range(5)}, "parents: expected parents before their children"),
+        ({"parents": MATRIX, "ordering": range(5)}, "parents: expected parents before children"),
     ],
 )
 def test_what_is_no_graph_of_the_labels_is_refused(settings, message):

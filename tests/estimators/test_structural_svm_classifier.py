@@ -175,7 +175,7 @@ def spoiled(**changes) -> Decoder:
         (
             spoiled(bound=lambda bound: bound - 0.1),
             ValueError,
-            "decoder: expected a bound on every",
+            "decoder: expected bounds on every",
         ),
         (spoiled(relaxed=lambda _: torch.full((60, 4), 1.5)), ValueError, "decoder: expected relaxed labels"),
         (spoiled(relaxed=lambda _: torch.ones(60)), ValueError, "decoder: relaxed: expected shape"),

@@ -150,7 +150,7 @@ def test_bad_input_is_refused_by_name(decode):
         "tolerance: expected": {"tolerance": -1.0},
         "top_k: expected an integer": {"top_k": 0},
         "top_k: expected at most 6": {"top_k": 7},
-        "known: expected 0 to states": {"known": torch.full((3, 2), 2.0)},
+        "known: expected NaN": {"known": torch.full((3, 2), 2.0)},
         "known: expected shape": {"known": torch.zeros(2, 2)},
     }
     for message, arguments in refusals.items():

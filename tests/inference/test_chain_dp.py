@@ -259,7 +259,8 @@ def test_refuses_what_has_no_answer(routine):
     unary = energy.unary.clone()
     unary[2, 3] = -torch.inf
     with pytest.raises(
-        ValueError, match=r"^energy: expected a labelling .* got none in 1, the first at row 2"
+        ValueError,
+        match=r"^energy: expected an allowed labelling .* got none for 1 chains, the first in row 2",
     ):
         routine(replace(energy, unary=unary))
 

@@ -197,7 +197,7 @@ class TestBoth:
         row, unit = (~known.isnan()).nonzero()[0].tolist()
         init = known.nan_to_num()
         init[row, unit] = 1 - init[row, unit]
-        with pytest.raises(ValueError, match=r"^init: expected the known values .* got 1 others"):
+        with pytest.raises(ValueError, match=r"^init: expected the known values .* got other values for 1 "):
             routine(energy, init=init, known=known)
 
     @pytest.mark.usefixtures("no_shape_checks")

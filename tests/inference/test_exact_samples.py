@@ -54,7 +54,7 @@ def test_where_nothing_is_possible_nothing_is_drawn():
     rules = Constraints.of("at_most_one(a, b)", ("a", "b", "c"))
     known = torch.tensor([[torch.nan] * 3, [1, 1, torch.nan]]).double()
     energy = constrained.restricted(random_pairwise_energy(0, 3, 2), rules, known=known)
-    with pytest.raises(ValueError, match="energy: expected a possible labelling for every example"):
+    with pytest.raises(ValueError, match="energy: expected at least one allowed labelling for every example"):
         exact.sample(energy, 3, known=known)
 
 

@@ -153,7 +153,9 @@ class TestRefusals:
         known = random_known_visible(0, self.ENERGY)
         init = (1 - known).nan_to_num()
         count = int((~known.isnan()).sum())
-        with pytest.raises(ValueError, match=rf"^init: expected the known values .* got {count} others"):
+        with pytest.raises(
+            ValueError, match=rf"^init: expected the known values .* got other values for {count} "
+        ):
             gibbs.sample(self.ENERGY, 1, init=init, known=known)
 
     @pytest.mark.parametrize("num_steps", [0, -1, 2.0, True])

@@ -164,7 +164,9 @@ class TestRefusals:
     def test_init_against_known(self):
         known = random_known_visible(0, self.ENERGY)
         count = int((~known.isnan()).sum())
-        with pytest.raises(ValueError, match=rf"^init: expected the known values .* got {count} others"):
+        with pytest.raises(
+            ValueError, match=rf"^init: expected the known values .* got other values for {count} "
+        ):
             mean_field.marginals(self.ENERGY, init=torch.full((3, 4), 0.5), known=known)
 
     @pytest.mark.parametrize("num_iters", [0, -1, 2.0, True])

@@ -137,7 +137,7 @@ def test_examples_are_taken_in_pieces(monkeypatch):
 
 def test_refusals():
     energy = random_pairwise_energy(0, 40)
-    with pytest.raises(ValueError, match="width: expected tables of at most 1 GiB for an example, got some"):
+    with pytest.raises(ValueError, match="width: expected tables of at most 1 GiB for an example, got about"):
         mini_buckets.bounds(energy, width=39)
     for name in ("width", "num_iters"):
         with pytest.raises(ValueError, match=f"{name}: expected"):

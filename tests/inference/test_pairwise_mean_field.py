@@ -131,6 +131,6 @@ def test_refuses_what_it_cannot_use(name, value):
 def test_refuses_a_start_against_what_is_known():
     energy = random_pairwise_energy(0, 4)
     with pytest.raises(
-        ValueError, match=r"^init: expected the known values where there are any, got 12 others"
+        ValueError, match=r"^init: expected the known values for all known units, got other values for 12"
     ):
         mean_field.marginals(energy, init=torch.full((3, 4), 0.5).double(), known=torch.ones(3, 4))

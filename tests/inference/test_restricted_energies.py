@@ -99,12 +99,12 @@ def test_too_few_allowed_labellings_are_refused():
     known = torch.full_like(energy.unary, torch.nan)
     known[0, 0], known[0, 1] = 1, 0
     for routine in (exact.decode, exact.marginals, exact.log_partition, exact.decode_hinge):
-        with pytest.raises(ValueError, match=r"expected .*for every example, got none for 1"):
+        with pytest.raises(ValueError, match=r"expected .*for every example, got fewer for 1"):
             routine(restricted, known=known)
     with pytest.raises(ValueError, match=r"known\[0\].*contradiction"):
         inference.decode(restricted, known=known)
     assert exact.decode(restricted, top_k=len(ALLOWED)).labels.shape[1] == len(ALLOWED)
-    with pytest.raises(ValueError, match="top_k: expected so many allowed labellings"):
+    with pytest.raises(ValueError, match=r"top_k: expected \d+ allowed labellings"):
         exact.decode(restricted, top_k=len(ALLOWED) + 1)
 
 

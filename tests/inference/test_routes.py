@@ -337,7 +337,7 @@ def test_unsupported_combinations_are_refused(cutoffs):
         inference.decode(TREE, top_k=2)
     with pytest.raises(ValueError, match="top_k: expected 1 for a model with hidden units, got 3"):
         inference.decode(BIPARTITE, top_k=3)
-    with pytest.raises(ValueError, match="top_k: expected 1 for the least hinge loss, or cliques of three"):
+    with pytest.raises(ValueError, match="top_k: expected 1 for decode_hinge, and for cliques of three"):
         inference.decode_hinge(many, top_k=2)
     for routine in (inference.decode, inference.decode_hinge):
         with pytest.raises(ValueError, match="top_k: expected an integer of at least 1"):
@@ -347,7 +347,9 @@ def test_unsupported_combinations_are_refused(cutoffs):
         with pytest.raises(ValueError, match="known: expected shape"):
             routine(MACHINES["pairwise"], known=torch.full((1, LABELS), torch.nan))
     cutoffs(treewidth=1)
-    with pytest.raises(ValueError, match=r"energy: expected cliques of two labels .* got 3 .* 23 free ones"):
+    with pytest.raises(
+        ValueError, match=r"energy: expected cliques of at most two labels .* of 3 labels and 23 free labels"
+    ):
         inference.marginals(cliques)
     with pytest.raises(ValueError, match="energy: expected at most 22 free labels"):
         inference.log_partition(many)

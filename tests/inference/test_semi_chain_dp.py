@@ -98,17 +98,15 @@ def test_values_and_labels_are_refused_by_name():
     energy = replace(random_semi_chain_energy(0, 4), lengths=[4] * 4)
     energy = replace(energy, unary=energy.unary.nan_to_num(0.0), segments=None)
     for labels, message in (
-        ([-2, 0, 0, 0], "labels: expected segments of at most 3 positions from the first on"),
-        ([0, -2, -2, -2], "labels: expected segments of at most 3"),
+        ([-2, 0, 0, 0], "labels: expected segments of 1 to 3 positions, the first at position 0"),
+        ([0, -2, -2, -2], "labels: expected segments of 1 to 3"),
         ([0, 2, 0, 0], "labels: expected 0 to 1 or −2"),
         ([0, -1, 0, 0], "labels: expected 0 to 1 or −2"),
     ):
         with pytest.raises(ValueError, match=message):
             energy.score(torch.tensor([labels] * 4))
     for routine in (inference.log_partition, inference.marginals, inference.decode):
-        with pytest.raises(
-            ValueError, match=r"expected a segmentation that is not forbidden .* got none in 4"
-        ):
+        with pytest.raises(ValueError, match=r"expected an allowed segmentation .* got none for 4"):
             routine(replace(energy, durations=torch.full_like(energy.durations, -torch.inf)))
         with pytest.raises(ValueError, match=r"^durations: expected"):
             routine(replace(energy, durations=torch.full_like(energy.durations, torch.nan)))

@@ -227,5 +227,7 @@ def test_the_mean_field_gradient_is_not_differentiated_in_its_turn():
     energy = BipartiteEnergy(visible, torch.zeros(2, 2), coupling)
     loss = mean_field_negative_log_likelihood(energy, torch.ones(2, 3)).sum()
     (gradient,) = torch.autograd.grad(loss, visible, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"^mean_field_negative_log_likelihood: expected its gradient"):
+    with pytest.raises(
+        RuntimeError, match=r"^mean_field_negative_log_likelihood: expected only first derivatives"
+    ):
         gradient.square().sum().backward()

@@ -81,5 +81,5 @@ def test_what_a_file_says_is_decoded_with_a_certificate(tmp_path):
 
 
 def test_a_single_example_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="example: expected two inputs or more"):
+    with pytest.raises(ValueError, match="example: expected two or more inputs"):
         export_onnx(BoltzmannMachine(5, 4), tmp_path / "model.onnx", torch.randn(1, 5))

@@ -105,7 +105,7 @@ def test_a_loss_that_takes_no_inference_is_refused(tmp_path):
     assert refused.value.__notes__ == [
         "The loss of a LatentModule is called as loss(energy, labels, inference=…)."
     ]
-    with pytest.raises(ValueError, match="loss: expected a loss without a bound inference argument"):
+    with pytest.raises(ValueError, match="loss: expected a function without a fixed inference"):
         latent_module(loss=partial(bethe_negative_log_likelihood, inference=exact.marginals))
 
 
@@ -250,7 +250,7 @@ def test_other_models_and_routines_are_refused():
         MatchedInference(exact.marginals)
     with pytest.raises(ValueError, match="num_iters"):
         MatchedInference(matrix_bp.marginals, num_iters=0)
-    with pytest.raises(ValueError, match=r"damping: expected none, for .*mean_field.marginals has none"):
+    with pytest.raises(ValueError, match=r"damping: expected None for .*mean_field.marginals, got"):
         MatchedInference(mean_field.marginals, damping=0.5)
     for dtype in (torch.int8, "int8", "single", torch.bfloat16):
         with pytest.raises(ValueError, match="message_dtype: expected None or one of"):

@@ -203,7 +203,7 @@ def test_refusals(tmp_path):
             chains_module(**{name: 0})
     with pytest.raises(ValueError, match="labels: expected"):
         quiet_trainer(tmp_path, 1).fit(chains_module(), datamodule=served(small_data(missing=5), 60))
-    with pytest.raises(ValueError, match="feature_mean: expected none for a machine without input"):
+    with pytest.raises(ValueError, match="feature_mean: expected None for a machine without input"):
         quiet_trainer(tmp_path, 1, CentredGradients(torch.zeros(5))).fit(
             chains_module(), datamodule=served(small_data(), 60)
         )

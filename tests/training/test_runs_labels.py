@@ -32,6 +32,6 @@ def test_missing_test_labels_are_refused_before_training(tmp_path: Path) -> None
     module = DualModule(SigmoidBeliefNetwork(3, 2).double(), C=1.0)
     served = MultilabelDataModule(replace(data, labels=labels))
     trainer = Trainer(logger=False, enable_checkpointing=False, accelerator="cpu", max_epochs=1)
-    with pytest.raises(ValueError, match=r"test labels: expected none missing.* 1 NaN"):
+    with pytest.raises(ValueError, match=r"test labels: expected no missing labels.* 1 NaN"):
         runs.fit_and_measure(tmp_path, trainer, module, served)
     assert not any(tmp_path.iterdir())

@@ -39,9 +39,9 @@ def test_dots_are_full_where_methods_differ(panel, forest):
 @pytest.mark.parametrize(
     ("panels", "message"),
     [
-        ({}, "panels: expected at least one, got none"),
+        ({}, "panels: expected at least one panel, got none"),
         ({"exact match": {"chain": (0.6, 0.5, 0.7)}}, "reference: expected one of .*'chain'.*'network'"),
-        ({"exact match": {"network": (0.6, 0.7, 0.8)}}, "expected each mean within its interval"),
+        ({"exact match": {"network": (0.6, 0.7, 0.8)}}, "expected means within intervals"),
         ({"exact match": {"network": (np.nan, 0.7, 0.8)}}, "expected finite values, got 1 NaN"),
         ({**PANELS, "macro F1": {"network": (0.6, 0.5, 0.7)}}, r"panels\['macro F1'\]: expected the methods"),
     ],

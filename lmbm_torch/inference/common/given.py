@@ -1,4 +1,4 @@
-"""Input besides an energy: known values of units, and rules."""
+"""Checks of inputs besides the energy: known values of units, start values, and rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmbm_torch.verdicts import refuse_unless
 def clamp(
     values: Shaped[Tensor, "*samples units"], known: Shaped[Tensor, "#batch units"] | None
 ) -> Shaped[Tensor, "*_ units"]:
-    """Return ``values``, replaced by the ``known`` {0, 1} where ``known`` is not NaN."""
+    """Return ``values`` with the known values in their places; ``known`` is NaN for free units."""
     if known is None:
         return values
     return torch.where(known.isnan(), values, known.nan_to_num().to(values.dtype))
@@ -28,10 +28,10 @@ def check_start(
     like: Shaped[Tensor, "batch units"],
     known: Shaped[Tensor, "#batch units"] | None,
 ) -> None:
-    """Refuse start labels ``init`` unless they are 0 or 1, shaped like a batch, and agree with ``known``.
+    """Check start labels ``init``: 0 or 1, of the shape of ``like``, equal to ``known`` where known.
 
     Raises:
-        ValueError: ``init`` does not; further leading axes before those of ``like`` are chains.
+        ValueError: ``init`` fails one of these checks. Further leading axes of ``init`` are chains.
     """
     check_shape("init", init, *[None] * (init.ndim - 2), *like.shape)
     check_device("init", init, like.device)
@@ -45,21 +45,21 @@ def check_agreement(
     """Raise ValueError if the start ``init`` of inference disagrees with the ``known`` values."""
     if known is None:
         return
-    wanted = "init: expected the known values where there are any"
+    wanted = "init: expected the known values for all known units"
     against = (init != known) & ~known.isnan()
 
     def refuse() -> None:
-        raise ValueError(f"{wanted}, got {int(against.sum())} others")
+        raise ValueError(f"{wanted}, got other values for {int(against.sum())} known units")
 
     refuse_unless(wanted, (init, known), lambda: ~against.any(), refuse)
 
 
 def free_part(energy: PairwiseEnergy, known: Known | None) -> PairwiseEnergy:
-    """Return the model of the free labels: known labels get neither field nor coupling."""
+    """Return the model of the free labels; the unary and pairwise log-potentials of known labels are 0."""
     if known is None:
         return energy
     free = known.isnan()
-    # A label of ½ is a spin of 0, which is neutral.
+    # A label of ½ has spin 0, which adds nothing to any score.
     labels = clamp(torch.full_like(energy.unary, 0.5), known)
     return PairwiseEnergy(
         unary=torch.where(free, energy.local_fields(labels), 0),
@@ -69,12 +69,12 @@ def free_part(energy: PairwiseEnergy, known: Known | None) -> PairwiseEnergy:
 
 
 def check_rules(energy: Any, constraints: Constraints, known: Tensor | None) -> None:
-    """Refuse labels of several values, and rules or known labels of another size.
+    """Check that rules and known labels suit the energy.
 
     Raises:
-        TypeError: a chain, a tree or a graph of tables, whose entries of −∞ say as much; anything but
-            constraints.
-        ValueError: another size.
+        TypeError: ``constraints`` is no ``Constraints``; the energy is a chain, a tree or a graph of tables:
+            use log-potentials of −∞ instead.
+        ValueError: the number of labels of ``known`` or of the rules differs from the energy's.
     """
     if not isinstance(constraints, Constraints):
         came = type(constraints).__name__

@@ -1,4 +1,4 @@
-"""Coordinate ascent: one update, repeated until no unit of an example moves."""
+"""Fixed-point iterations: one update, repeated until the values of each example stop changing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmbm_torch.verdicts import is_supposing, is_traced
 
 
 class Settings(NamedTuple):
-    """Keyword arguments of the public functions, by name."""
+    """Keyword arguments that the public functions of iterative methods share."""
 
     num_iters: int
     tol: float
@@ -40,7 +40,7 @@ class Settings(NamedTuple):
             raise ValueError(f"damping: expected at least 0 and below 1, got {self.damping}")
 
     def start(self, name: str, like: Tensor, *shape: int) -> Tensor | None:
-        """Return the tensor ``name`` of the messages to start from, without gradient; None without messages.
+        """Return the tensor ``name`` of the start messages, without gradient; None if there are no messages.
 
         Raises:
             ValueError: the tensor has another shape, dtype or device than ``like``, or is not finite.
@@ -54,7 +54,7 @@ class Settings(NamedTuple):
         return start.detach()
 
     def beliefs(self, like: Tensor) -> Tensor | None:
-        """Return the start probabilities of units with log-potentials ``like``; None without ``init``.
+        """Return the start probabilities ``init`` of units, without gradient; None if there are none.
 
         Raises:
             ValueError: messages are given as well; ``init`` has another shape, dtype or device, or values
@@ -70,7 +70,7 @@ class Settings(NamedTuple):
         return self.init.detach()
 
 
-# Iterations between questions whether every example has converged, on a GPU: each question waits for the GPU.
+# Number of iterations between two checks for convergence on a GPU; each check waits for the GPU.
 CHECK_EVERY = 8
 
 
@@ -84,7 +84,7 @@ def repeat(
 
     Args:
         update: function from the values of all examples to new values; the new values of an example depend
-            on the old values of the same example alone.
+            only on the old values of the same example.
         start: the first values.
         num_iters: the largest number of updates.
         tol: largest change of a value in the last update of an example.
@@ -96,7 +96,7 @@ def repeat(
     values = start
     residual = start.new_full((len(start),), torch.inf)
     iterations = torch.zeros_like(residual, dtype=torch.int64)
-    # Compiled code and CUDA graphs make every update.
+    # Compiled code and CUDA graphs cannot stop early: they run all updates.
     is_asked = not (is_traced() or is_supposing())
     check_every = 1 if start.device.type == "cpu" else CHECK_EVERY
     for iteration in range(num_iters):

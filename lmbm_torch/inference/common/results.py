@@ -1,4 +1,4 @@
-"""Results of inference: an answer and its trust, for each example of the batch."""
+"""Results of inference: answers with their certificates, for each example of the batch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ Value = TypeVar("Value", float, Tensor)
 
 @dataclass(frozen=True)
 class Status:
-    """Trust in an answer.
+    """Status of an answer for each example: what is proven, and how the method ended.
 
     Args:
         exact: the objective meets the proven bound, or the method is exact on this energy.
-        converged: the method met its stopping rule, and no limit.
+        converged: the method ended by the stopping rule and not at a limit.
         num_iters: iterations, samples or search nodes.
-        residual: the distance between the answer and a proof or a fixed point; 0 where exact.
+        residual: the distance of the objective from the bound, or of the last values from a fixed point; 0 if
+            exact.
 
     Examples:
         >>> import torch
@@ -52,8 +53,8 @@ class PairwiseMessages:
     """Messages between the labels of a Boltzmann machine; a message of 0 is neutral.
 
     Args:
-        neighbours: of each label; rows shorter than the longest row end in the label itself.
-        to_labels: the neighbours' messages, each a term of the label's local field, half the log-odds.
+        neighbours: the neighbours of each label; shorter rows are filled up with the label itself.
+        to_labels: the neighbours' messages; each is a term of the label's local field (half the log-odds).
 
     Examples:
         >>> import torch
@@ -74,9 +75,9 @@ class Marginals:
         labels: P(y_i = 1).
         log_partition: log Σ_y exp(score(y)), a bound or an approximation, as the routine documents; 0 for a
             directed model.
-        standard_error: of ``labels``, where ``labels`` were estimated from samples.
-        messages: the last messages of belief propagation, on request; the start of a later call.
-        method: the routine in words, where the table of routes chose the routine.
+        standard_error: the standard error of ``labels``, if ``labels`` were estimated from samples.
+        messages: the last messages of belief propagation, on request; a later call can start from them.
+        method: the routine in words, if the table of routes chose the routine.
 
     Examples:
         >>> import torch
@@ -100,11 +101,11 @@ class StateMarginals:
 
     Args:
         states: P(y_i = s); 0 for states that a label does not have, and beyond a chain's end.
-        log_partition: log Σ_y exp(score(y)); of a sequential energy an upper bound of log P(known).
-        edges: of chains P(y_t = r, y_{t+1} = s), (batch, steps, states, states), 0 beyond a chain's end; of
+        log_partition: log Σ_y exp(score(y)); for a sequential energy, an upper bound of log P(known).
+        edges: for chains P(y_t = r, y_{t+1} = s), (batch, steps, states, states), 0 beyond a chain's end; for
             trees P(y_{parent of t} = r, y_t = s), (batch, nodes, states, states), 0 at roots.
-        mass_left: the largest error of any probability, of a sequential energy.
-        method: the routine in words, where the table of routes chose the routine.
+        mass_left: for a sequential energy, the largest error of any probability.
+        method: the routine in words, if the table of routes chose the routine.
 
     Examples:
         >>> import torch
@@ -149,9 +150,9 @@ class BipartiteMarginals:
         visible: P(v_i = 1).
         hidden: P(h_j = 1).
         log_partition: log Σ_v Σ_h exp(score(v, h)), a bound or an approximation, as the routine documents.
-        messages: the last messages of belief propagation, on request; the start of a later call.
+        messages: the last messages of belief propagation, on request; a later call can start from them.
         coupling: the weights along which ``messages`` were passed.
-        method: the routine in words, where the table of routes chose the routine.
+        method: the routine in words, if the table of routes chose the routine.
 
     Examples:
         >>> import torch
@@ -197,10 +198,10 @@ class BipartiteSamples:
     """States of the units of a restricted Boltzmann machine, {0, 1}.
 
     Args:
-        visible: one row for each chain and example; of tempering (replicas, chains, batch, visible), replicas
-            in the order of the path, the energy's own replica last.
-        hidden: the hidden states that ``visible`` was drawn given; None of tempering.
-        swap_rate: of tempering, the share of accepted exchanges between neighbouring replicas, over all
+        visible: one row for each chain and example; from tempering (replicas, chains, batch, visible), with
+            the replicas in the order of the path and the replica of the energy last.
+        hidden: the hidden states given which ``visible`` was drawn; None from tempering.
+        swap_rate: from tempering, the share of accepted exchanges between neighbouring replicas, over all
             steps, chains and examples; NaN for neighbours without a proposal.
 
     Examples:
@@ -220,9 +221,9 @@ class LogPartitionBounds:
     """Lower and upper bound of a log partition.
 
     Args:
-        lower: at most the log partition.
-        upper: at least the log partition.
-        status: ``exact`` where both are the log partition, up to rounding; ``residual`` is upper − lower.
+        lower: the lower bound.
+        upper: the upper bound.
+        status: ``exact`` if both equal the log partition up to rounding; ``residual`` is upper − lower.
 
     Examples:
         >>> import torch
@@ -241,14 +242,14 @@ class LogPartitionBounds:
 class Estimate(Generic[Value]):
     """Number estimated from weighted samples, or a number for each example of a batch.
 
-    A log partition or a log-likelihood is the logarithm of an unbiased estimate, and so low on average.
+    A log partition or a log-likelihood is the logarithm of an unbiased estimate, and so too low on average.
 
     Args:
         value: the number, or (batch,).
-        standard_error: of ``value``, by the samples; 0 where ``value`` is exact, and meaningless where few
-            samples carry all the weight.
-        effective_size: (Σ w)² / Σ w² of the weights w, the number of equally weighted samples of the same
-            worth; infinite where ``value`` is exact.
+        standard_error: the standard error of ``value``, by the samples; 0 if ``value`` is exact, and
+            meaningless if few samples carry all the weight.
+        effective_size: (Σ w)² / Σ w² of the weights w: as many samples with equal weights would give the same
+            precision; infinite if ``value`` is exact.
 
     Examples:
         >>> from lmbm_torch.inference.common.results import Estimate
@@ -266,15 +267,15 @@ class Estimate(Generic[Value]):
 
 @dataclass(frozen=True)
 class LogLikelihoodBounds:
-    """Upper and lower estimate of the mean log-likelihood of labels, in nats; to be read together.
+    """Upper and lower estimate of the mean log-likelihood of labels, in nats; read both together.
 
     If ``gap`` is negative by more than the errors, the labels are unlike the model's samples, or the chains
-    do not mix: the two estimates bound nothing.
+    do not mix: then the two estimates are no bounds.
 
     Args:
-        upper: high on average, by forward annealing.
-        lower: low on average, by reverse annealing.
-        exact: both are the exact number.
+        upper: the estimate by forward annealing, too high on average.
+        lower: the estimate by reverse annealing, too low on average.
+        exact: whether both are the exact log-likelihood.
 
     Raises:
         TypeError: ``upper`` or ``lower`` is no :class:`Estimate`.
@@ -313,18 +314,18 @@ class Decoding:
     """Best labelling found, with the objective and the proven bound.
 
     Args:
-        labels: {0, 1}, of chains class indices and ``energies.chain.PADDING`` beyond the ends; of several
+        labels: {0, 1}; for chains class indices, and ``energies.chain.PADDING`` beyond the ends; with several
             labellings ``(batch, top_k, labels)``, best first.
-        objective: of the routine, at the best labelling found; ``(batch, top_k)`` for several.
-        bound: no labelling (of several, no further labelling) is better.
-        nodes: search nodes, of a search.
-        hidden: {0, 1}, the hidden units' states, where the objective is the score of both sides.
-        relaxed: labels in [0, 1], of a relaxation whose rounding ``labels`` are.
-        regret: of an expected measure, a proven limit of the excess of any other labelling. The objective is
-            then the measure, the least possible value where some probability is left, or the mean over
-            samples.
-        mass_left: the probability of labellings without a visit: without samples the expected measure exceeds
-            the objective by at most this probability.
+        objective: the routine's objective at the labelling found; ``(batch, top_k)`` with several labellings.
+        bound: a value that no labelling exceeds (falls below, for losses); with several, no other labelling.
+        nodes: the number of search nodes, if the routine searches.
+        hidden: {0, 1}, the hidden units' states, if the objective is the score of both sides.
+        relaxed: labels in [0, 1], the solution of a relaxation; ``labels`` are its rounding.
+        regret: for an expected measure, a proven limit on how much larger the measure of another labelling
+            can be. The objective is then the measure; its least possible value, if some probability is left;
+            or the mean over samples.
+        mass_left: the probability of the labellings that the search did not visit. Without samples, the
+            expected measure exceeds the objective by at most this probability.
 
     Examples:
         >>> import torch
@@ -353,10 +354,10 @@ class LikelyLabellings:
     Args:
         labels: {0, 1} or class indices, the most probable first; zeros beyond an example's last labelling.
         probability: of each labelling, given the known labels; 0 beyond an example's last labelling.
-        mass_left: of all other labellings together; with known labels an upper bound, and ``probability`` a
-            lower bound.
+        mass_left: the probability of all other labellings together; with known labels an upper bound, and
+            ``probability`` is a lower bound.
         log_known: an upper bound of log P(known); 0 without known labels.
-        status: ``exact`` where nothing is left, ``converged`` where at most the requested mass is left.
+        status: ``exact`` if no probability is left, ``converged`` if at most the requested one is left.
 
     Examples:
         >>> import torch
@@ -374,7 +375,7 @@ class LikelyLabellings:
     status: Status
 
     def marginals(self, num_states: int, known: Known | None = None) -> StateMarginals:
-        """Return P(y_i = s), as shares of the labellings found; of a ``known`` label the known value."""
+        """Return P(y_i = s) among the labellings found; a ``known`` label has its known value."""
         shares = torch.stack(
             [
                 torch.einsum("bn,bni->bi", self.probability, (self.labels == state).to(self.probability))
@@ -391,14 +392,14 @@ class LikelyLabellings:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Return one result from the results of a batch's parts, which have the same tensors."""
+    """Join the results of a batch's parts into one result; all results have the same fields."""
     if isinstance(parts[0], Tensor):
         return torch.cat([*parts])
     return _by_field(parts[0], lambda name: joined([getattr(part, name) for part in parts]))
 
 
 def replaced(whole: Any, rows: Int[Tensor, " examples"], part: Any) -> Any:
-    """Return a batch's result with the examples ``rows`` from another result of the same tensors."""
+    """Return ``whole``, a batch's result, with the examples ``rows`` replaced by ``part``."""
     if isinstance(whole, Tensor):
         return whole.index_copy(0, rows, part)
     return _by_field(whole, lambda name: replaced(getattr(whole, name), rows, getattr(part, name)))
@@ -412,7 +413,7 @@ def rows_of(result: Any, rows: Int[Tensor, " examples"]) -> Any:
 
 
 def _by_field(result: Any, value: Callable[[str], Any]) -> Any:
-    """Return a record with new values of the fields; anything else as it is."""
+    """Return a record with new values of the fields; return anything but records unchanged."""
     if not is_dataclass(result):
         return result
     return type(result)(**{field.name: value(field.name) for field in fields(result)})  # pyright: ignore[reportCallIssue]

@@ -1,11 +1,11 @@
-"""Enumeration of every labelling: the oracle for any kind of energy, and a baseline for faster decoders.
+"""Enumeration of every labelling: the reference answer for any kind of energy, and a baseline of speed.
 
 Labellings are numbered with label 0 as the most significant bit and computed in chunks that fit into the
 CPU's cache. Known labels are not enumerated: an example with F free labels has 2^F labellings, and the
-example with most of them decides whether the batch is refused.
+example with the most free labels decides whether the batch is refused.
 
-Of a bipartite energy one side is enumerated, and the other side is summed or maximised out. A compiled kernel
-finds the best labellings of pairwise energies with shared couplings.
+For a bipartite energy, one side is enumerated, and the other side is summed or maximised out. A compiled
+kernel finds the best labellings of pairwise energies with shared couplings.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ __all__ = [
     "sample",
 ]
 
-# Bytes of one (labellings, batch, labels) tensor; an energy holds three or four such tensors at a time. On
-# the CPU the tensors share a cache of some 16 MiB (917 × 14 labels: 1 to 8 MiB are equally fast, 50 MiB take
-# 1.7 times as long); on a GPU larger chunks save launches of kernels.
+# Largest bytes of one (labellings, batch, labels) tensor; an energy holds three or four such tensors at a
+# time. On the CPU the tensors share a cache of some 16 MiB (917 × 14 labels: 1 to 8 MiB are equally fast, 50
+# MiB take 1.7 times as long); on a GPU larger chunks save launches of kernels.
 CPU_CHUNK_BYTES = 4 * 2**20
 DEVICE_CHUNK_BYTES = 256 * 2**20
 
@@ -70,9 +70,9 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
         known: {0, 1, NaN}, NaN for a free label. For a directed model the result is then log P(known).
 
     Raises:
-        ValueError: NaN or infinity in the energy; ``known`` of another shape or with other values; over 2^22
-            labellings for an example (of a bipartite energy: of the smaller side); rules without an allowed
-            labelling.
+        ValueError: the energy has NaN or infinity, or rules that allow no labelling; ``known`` has another
+            shape than (batch, labels), or values except 0, 1 and NaN; an example (for a bipartite energy: the
+            smaller side) has more than 2^22 labellings.
     """
     if isinstance(energy, BipartiteEnergy):
         side = OneSide.smaller(energy, known)
@@ -101,9 +101,9 @@ def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
 def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | BipartiteMarginals:
     """Return P(y_i = 1) for every label, given ``known``, and the log partition of :func:`log_partition`.
 
-    On the CPU many labels of directed models without cliques are summed over prefixes by a kernel, and many
-    labels of pairwise models by halves, together for shared couplings: 20 to 130 times as fast as by
-    definition (``scripts/bench/label_sums.py``).
+    On the CPU, for many labels, a kernel sums directed models without cliques over prefixes, and pairwise
+    models are summed by halves of the labels: 20 to 130 times as fast as by definition
+    (``scripts/bench/label_sums.py``).
 
     Args:
         energy: any energy over binary labels; a bipartite energy has marginals of the hidden units, too.
@@ -172,7 +172,7 @@ def _expectation(
         weights = (scores - log_sum).exp()
         labels = labellings.labels(labellings.numbers(start))
         mean = mean * (so_far - log_sum).exp()[:, None] + weighted_sum(labels, weights)
-    # Rounding may carry a sum of probabilities past 1.
+    # By rounding, a sum of probabilities may exceed 1.
     return log_sum, mean.clamp(max=1)
 
 
@@ -180,8 +180,8 @@ def _expectation(
 def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Decoding:
     """Return the labelling with the largest score (MAP), or the ``top_k`` best labellings.
 
-    Of equally good labellings, the labelling with the smallest number wins (label 0 is the most significant
-    bit): a tie at the first label of a difference goes to 0. For a bipartite energy the rule holds for the
+    Of equally good labellings, the labelling with the smallest number is returned (label 0 is the most
+    significant bit): 0 at the first different label. For a bipartite energy the rule holds for the
     enumerated, smaller side.
 
     A compiled kernel finds the best labellings of pairwise energies with shared couplings on the CPU, without
@@ -190,11 +190,11 @@ def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Dec
     Args:
         energy: any energy over binary labels; for a bipartite energy the result is the joint MAP of both
             sides, and ``top_k`` is 1.
-        known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
+        known: {0, 1, NaN}, NaN for a free label; the answer keeps the known labels.
         top_k: the number of labellings to return, best first; the bound is then the last labelling's score.
 
     Raises:
-        ValueError: see :func:`log_partition`; ``top_k`` below 1 or above the number of an example's
+        ValueError: see :func:`log_partition`; ``top_k`` is below 1 or above the number of an example's
             labellings.
     """
     if isinstance(energy, BipartiteEnergy):
@@ -213,7 +213,7 @@ def sample(
 ) -> Int[Tensor, "num_samples batch labels"]:
     """Draw independent labellings from P(y), given ``known``, by cumulative sums.
 
-    Labellings are enumerated twice: for the sum of each chunk, and for the draws from the drawn chunks.
+    Labellings are enumerated twice: first to sum each chunk, then to draw from the chunks that were drawn.
 
     Args:
         energy: any energy over binary labels; a bipartite energy's hidden units are summed out.
@@ -222,8 +222,8 @@ def sample(
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
-        ValueError: see :func:`log_partition`; fewer than 1 sample; an example whose labellings are all
-            impossible under the rules of a :class:`~lmbm_torch.energies.RestrictedEnergy`.
+        ValueError: see :func:`log_partition`; ``num_samples`` is below 1; the rules of a
+            :class:`~lmbm_torch.energies.RestrictedEnergy` allow no labelling of an example.
     """
     check_count("num_samples", num_samples)
     if isinstance(energy, BipartiteEnergy):
@@ -231,7 +231,7 @@ def sample(
     labellings = _Labellings.of(energy, known)
     chunks = [labellings.values(start, energy.score).logsumexp(0) for start in labellings.starts]
     sums = torch.stack(chunks, 1)
-    # If the rules forbid all labellings of an example, all would be drawn equally often.
+    # If the rules forbid all labellings of an example, the draws below would be uniform.
     _refuse_impossible(energy, sums.amax(1))
     like = {"dtype": torch.float64, "device": energy.device, "generator": generator}
     uniform = torch.rand(2, energy.batch_size, num_samples, **like)
@@ -245,17 +245,17 @@ def sample(
 
 
 def _refuse_impossible(
-    energy: Energy, best: Tensor, what: str = "energy: expected a possible labelling"
+    energy: Energy, best: Tensor, what: str = "energy: expected at least one allowed labelling"
 ) -> None:
-    """Refuse rules with too few allowed labellings of an example, given the last labelling's value."""
+    """Raise ValueError if ``best``, the last labelling's value, is of a labelling that the rules forbid."""
     if isinstance(energy, RestrictedEnergy):
         is_impossible = best.detach() < torch.finfo(best.dtype).min / 2
         if bool(is_impossible.any()):
-            raise ValueError(f"{what} for every example, got none for {int(is_impossible.sum())}")
+            raise ValueError(f"{what} for every example, got fewer for {int(is_impossible.sum())} examples")
 
 
 def _inverse(log_weights: Tensor, uniform: Tensor) -> Tensor:
-    """Return the places where cumulative sums pass the shares ``uniform``, by rows, never at weight 0."""
+    """Draw an index for each share ``uniform`` by the rows' cumulative sums; never an index of weight 0."""
     sums = log_weights.double().softmax(1).cumsum(1)
     return torch.searchsorted(sums, uniform * sums[:, -1:], right=True)
 
@@ -277,11 +277,11 @@ def marginal_map(energy: BipartiteEnergy, *, known: Known | None = None) -> Deco
 
     Args:
         energy: a bipartite energy.
-        known: {0, 1, NaN}, NaN for a free visible unit; only labellings that agree compete.
+        known: {0, 1, NaN}, NaN for a free visible unit; the answer keeps the known units.
 
     Raises:
-        ValueError: NaN or infinity in the energy; ``known`` of another shape or with other values; more than
-            2^22 visible labellings for an example, however few the hidden units.
+        ValueError: the energy has NaN or infinity; ``known`` has another shape than (batch, visible), or
+            values except 0, 1 and NaN; an example has more than 2^22 visible labellings.
     """
     side = OneSide.visible(energy, known)
     return _decode(side, known, 1, side.score)
@@ -299,17 +299,17 @@ def decode_hinge(
     Args:
         energy: an energy with local margins m_i.
         margin: γ > 0, in units of the local fields.
-        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
+        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
         top_k: the number of labellings to return, best first; the bound is then the last labelling's loss.
 
     Raises:
-        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
+        ValueError: see :func:`decode`; the margin is not a finite number above 0.
     """
     check_positive("margin", margin)
     ones = torch.ones(energy.num_labels, dtype=energy.dtype, device=energy.device)
 
     def negative_hinge(labels: Tensor) -> Tensor:
-        # A product with ones sums rows this short faster than a reduction does.
+        # For such short rows, a product with ones is faster than a sum.
         values = (energy.local_margins(labels) - margin).clamp_max_(0) @ ones
         if isinstance(energy, RestrictedEnergy):
             values = values.where(energy.allows(labels), torch.finfo(values.dtype).min)
@@ -323,11 +323,11 @@ def decode_hinge(
 def _decode(
     energy: Energy, known: Tensor | None, top_k: int, objective: Callable[[Tensor], Tensor]
 ) -> Decoding:
-    """Return the ``top_k`` labellings of largest ``objective``, labels → (labellings, batch) values."""
+    """Return the ``top_k`` labellings of largest ``objective``, which maps labels to (labellings, batch)."""
     labellings = _Labellings.of(energy, known)
     fewest = 2**labellings.fewest
     if not 1 <= top_k <= fewest:
-        raise ValueError(f"top_k: expected 1 to {fewest}, the labellings of every example, got {top_k}")
+        raise ValueError(f"top_k: expected 1 to {fewest}, the least number of labellings, got {top_k}")
     best = torch.empty(0, energy.batch_size, dtype=energy.dtype, device=energy.device)
     numbers = torch.empty(0, energy.batch_size, dtype=torch.int64, device=energy.device)
     for start in labellings.starts:
@@ -335,16 +335,16 @@ def _decode(
         best, kept = _largest(torch.cat([best, values]), top_k)
         numbers = torch.cat([numbers, rows + start]).gather(0, kept)
     labels, objectives = labellings.labels(numbers).transpose(0, 1), best.mT
-    _refuse_impossible(energy, best[-1], f"top_k: expected so many allowed labellings, {top_k},")
+    _refuse_impossible(energy, best[-1], f"top_k: expected {top_k} allowed labellings")
     if top_k == 1:
         labels, objectives = labels.squeeze(1), objectives.squeeze(1)
     return Decoding(labels.contiguous(), objectives.contiguous(), best[-1], labellings.status())
 
 
 def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
-    """Return the free labels, whether all examples know the same, and the fewest and most free labels.
+    """Return the free labels, whether all examples know the same values, and the fewest and most free labels.
 
-    Compiled code cannot ask, and takes the whole range.
+    Compiled code cannot look at values, and assumes the whole range.
     """
     free = known.isnan()
     if is_traced():
@@ -367,15 +367,15 @@ def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _Labellings:
-    """Numbered labellings of an energy's examples that agree with the known labels.
+    """Labellings of an energy's examples that agree with the known labels, numbered.
 
     Args:
         energy: the energy.
-        known: {0, 1, NaN}, or None; a single row if all examples know the same.
-        num_free: free labels of each row.
-        shift: the place of each free label's bit, from the lowest bit of the number.
-        chunk: labellings that are computed together.
-        fewest, most: free labels of an example.
+        known: {0, 1, NaN}, or None; a single row if all examples have the same known values.
+        num_free: the number of free labels of each row.
+        shift: the place of each free label's bit in the number, counted from the lowest bit.
+        chunk: the number of labellings that are computed together.
+        fewest, most: the smallest and largest number of free labels of an example.
     """
 
     energy: Energy
@@ -426,26 +426,26 @@ class _Labellings:
         return torch.arange(start, stop, device=self.shift.device)[:, None]
 
     def labels(self, numbers: Int[Tensor, "chunk _columns"]) -> Int[Tensor, "chunk _rows labels"]:
-        """Return the labellings of numbers, with a single row for the whole batch if possible."""
+        """Return the labellings with these numbers; a single row for the whole batch if possible."""
         return clamp((numbers[..., None] >> self.shift) & 1, self.known)
 
     def values(self, start: int, objective: Callable[[Tensor], Tensor]) -> Float[Tensor, "chunk batch"]:
-        """Return ``objective`` of a chunk's labellings; the least finite number beyond an example's last
-        labelling.
+        """Return ``objective`` of a chunk's labellings; after an example's last labelling, the least finite
+        number.
         """
         numbers = self.numbers(start)
         values = objective(self.labels(numbers))
         if self.known is None:
             return values
-        # The least finite number, not −∞: a chunk without any labelling of an example would have −∞ alone,
-        # and the gradient of logsumexp would be NaN.
+        # The least finite number, not −∞: in a chunk without any labelling of an example all values would be
+        # −∞, and the gradient of logsumexp NaN.
         return values.where(numbers < 2**self.num_free, torch.finfo(values.dtype).min)
 
     def each(self, part: Callable[[int], Tensor]) -> Iterator[Tensor]:
         """Return ``part`` of every chunk, differentiable; the backward pass recomputes several chunks."""
         if len(self.starts) == 1:
             return map(part, self.starts)
-        # Imported at use: the first call imports torch's compiler, for seconds.
+        # Imported here: the import loads torch's compiler, which takes seconds.
         from torch.utils.checkpoint import checkpoint
 
         return (checkpoint(part, start, use_reentrant=False) for start in self.starts)

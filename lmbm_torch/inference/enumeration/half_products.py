@@ -2,8 +2,8 @@
 
 The probability of a labelling is, up to a factor, a product of three numbers: the score of the first half of
 the labels in the example, the score of the second half, and the coupling between both halves, which all
-examples share. A batch's sums are products of (batch, 2^(F/2)) with (2^(F/2), 2^(F/2)) matrices; an example
-takes exponentials of halves alone.
+examples share. With F labels, a batch's sums are products of (batch, 2^(F/2)) with (2^(F/2), 2^(F/2))
+matrices; for each example, only scores of halves are exponentiated.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = []
 
-# Sum below which terms may be lost by underflow, relative to the product of both halves' largest factors:
-# numbers below 1e-308 become 0.
+# Smallest safe sum, relative to the product of both halves' largest factors: below, terms under 1e-308 may be
+# lost as 0.
 LEAST_SUM = 1e-150
-# Bytes of a half's numbers of the examples that are summed together, and of a part of the shared factors.
+# Largest bytes of a half's numbers of examples that are summed together, and of a part of shared factors.
 BATCH_BYTES = 16 * 2**20
 SHARED_BYTES = 2**20
-# Bytes of the scores of all labellings of the examples that are enumerated together.
+# Largest bytes of the scores of all labellings of the examples that are enumerated together.
 BLOCK_BYTES = 16 * 2**20
 
 
@@ -40,9 +40,9 @@ class Sums:
     """Sums over the labellings of some examples.
 
     Args:
-        ones: P(y_i = 1) of each label.
-        log_partition: of each example.
-        is_safe: whether the sum is large enough for no loss by underflow.
+        ones: P(y_i = 1) for each label.
+        log_partition: the log partition of each example.
+        is_safe: whether the sum is so large that no term is lost by underflow.
     """
 
     ones: Float[Tensor, "batch labels"]
@@ -56,8 +56,8 @@ class Moments:
 
     Args:
         spins: the mean of each label's spin.
-        products: the means of two spins' product, summed over the examples with weights.
-        log_partition, is_safe: see :class:`Sums`; an unsafe example is in no sum.
+        products: the means of the products of two spins, summed over the examples with weights.
+        log_partition, is_safe: see :class:`Sums`; ``products`` leave out unsafe examples.
     """
 
     spins: Float[Tensor, "batch labels"]
@@ -88,20 +88,20 @@ def moments_by_halves(
 def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> Moments:
     """Return the moments of examples with shared couplings, by halves of the labels.
 
-    An example is enumerated if the best labellings are the best of neither half. The mean spins are the
-    gradient of the log partition by the labels' log-potentials.
+    Examples whose sums by halves may lose terms by underflow are enumerated. The mean spins are the gradient
+    of the log partition with respect to the labels' log-potentials.
 
     Args:
         energy: a Boltzmann machine with couplings (labels, labels).
-        weight: of each example in the sums of products.
+        weight: the weight of each example in the sums of products.
 
     Raises:
-        ValueError: NaN or infinity in the energy; own couplings of each example; weights of another shape;
-            more than 22 labels.
+        ValueError: the energy has NaN or infinity, couplings for each example, or more than 22 labels;
+            ``weight`` has another shape than (batch,).
     """
     energy.check_values()
     if energy.pairwise.ndim != 2:
-        raise ValueError("energy: expected couplings (labels, labels) that examples share, got their own")
+        raise ValueError("energy: expected couplings (labels, labels) that examples share, got one for each")
     if energy.num_labels > LIMITS.enumerable:
         raise ValueError(f"energy: expected at most {LIMITS.enumerable} labels, got {energy.num_labels}")
     check_shape("weight", weight, energy.batch_size)
@@ -133,12 +133,12 @@ def log_partition(
 ) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
     """Return log partitions in double precision, differentiable, and whether each sum is safe from underflow.
 
-    The backward pass of several batches computes once more instead of storing.
+    With several batches, the backward pass computes the sums again instead of storing them.
     """
     coupling, batches = coupling.double(), list(_batches(unary.double()))
     if len(batches) == 1:
         return _log_partition(unary.double(), coupling)
-    # Imported at use: the first call imports torch's compiler, for seconds.
+    # Imported here: the import loads torch's compiler, which takes seconds.
     from torch.utils.checkpoint import checkpoint
 
     found = [checkpoint(_log_partition, rows, coupling, use_reentrant=False) for rows in batches]
@@ -162,11 +162,11 @@ class _Halves:
     """Factors of all labellings' exponentiated scores.
 
     Args:
-        first_spins, second_spins: all labellings of either half.
-        first, second: the halves' factors in each example, at most 1; the first half's factor includes the
-            largest contribution of a second half.
+        first_spins, second_spins: all labellings of the first half and of the second half, as spins.
+        first, second: the halves' factors in each example, at most 1; a factor of the first half includes the
+            largest coupling with a second half.
         fields: the first halves' contribution to the fields of the second half's labels.
-        log_scale: the logarithm of the unit of each example's factors.
+        log_scale: the logarithm of the number by which each example's factors were divided.
     """
 
     first_spins: Float[Tensor, "firsts first"]
@@ -203,7 +203,7 @@ def _scores(unary: Tensor, coupling: Tensor, spins: Tensor) -> Float[Tensor, "ba
 
 
 def _by_halves(halves: _Halves) -> tuple[Float[Tensor, "batch firsts"], Float[Tensor, "batch seconds"]]:
-    """Return the sums of all labellings with each first half, and with each second half."""
+    """Return the sum over all labellings with each first half, and with each second half."""
     by_first, by_second = torch.empty_like(halves.first), torch.zeros_like(halves.second)
     for part, together in halves.together():
         by_first[:, part] = halves.second @ together.mT

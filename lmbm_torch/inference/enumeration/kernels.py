@@ -1,4 +1,4 @@
-"""Compiled enumeration: of all or allowed labellings for shared couplings, and of prefixes."""
+"""Compiled enumeration: all or allowed labellings for shared couplings, and sums over prefixes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Int, Known
 from lmbm_torch.verdicts import is_traced
 
-# Labels from which the kernel enumerates a directed model; fewer take a millisecond without the kernel's
-# compilation.
+# Smallest number of labels of a directed model for the kernel; with fewer, plain torch takes a millisecond,
+# and nothing must be compiled.
 LEAST_LABELS = 11
-# Probability of known labels below which sums are computed in logarithms.
+# Smallest probability of the known labels for the kernel; below, sums are computed in logarithms.
 LEAST_KNOWN = 1e-200
 
 
 def marginals(energy: DirectedEnergy, known: Known | None = None) -> Marginals | None:
     """Return the marginals of a checked energy in float64 to within 1e-12, by the compiled kernel.
 
-    None for cliques, on other devices than the CPU, for few labels, without numba (reported once), and for
-    known labels less probable than ``LEAST_KNOWN``.
+    Return None for cliques, few labels, or other devices than the CPU, without numba (reported once), and if
+    the known labels are less probable than ``LEAST_KNOWN``.
 
     Args:
-        known: {0, 1, NaN}, checked.
+        known: {0, 1, NaN}, already checked.
     """
     kernel = kernel_for(energy)
     if kernel is None:
@@ -46,7 +46,6 @@ def marginals(energy: DirectedEnergy, known: Known | None = None) -> Marginals |
     if known is not None and not bool((total >= LEAST_KNOWN).all()):
         return None
     labels = (ones / total[:, None]).to(energy.dtype).index_select(-1, energy.positions)
-    # The conditional distributions sum to 1, where nothing is known.
     free = energy.num_labels if known is None else known.isnan().sum(-1)
     status = Status.certain(energy, 2**energy.num_labels)
     if known is not None:
@@ -56,19 +55,19 @@ def marginals(energy: DirectedEnergy, known: Known | None = None) -> Marginals |
 
 
 def kernel_for(energy: DirectedEnergy) -> ModuleType | None:
-    """Return the kernel for such an energy, or None."""
+    """Return the kernel if it applies to this energy, else None."""
     suits = not energy.cliques and energy.device.type == "cpu" and energy.num_labels >= LEAST_LABELS
     if not suits or is_traced():
         return None
     return compiled("search.directed_sums")
 
 
-# Constraints whose allowed labellings are cached.
+# Largest number of rule sets whose allowed labellings are cached.
 NUM_KEPT = 16
 
 
 def suits(energy: PairwiseEnergy) -> bool:
-    """Return whether couplings are shared, tensors on the CPU, and numba installed (reported once).
+    """Return whether couplings are shared, tensors are on the CPU, and numba is installed (reported once).
 
     Traced code has PyTorch's own operators.
     """
@@ -90,11 +89,11 @@ def decode(energy: PairwiseEnergy) -> Decoding | None:
 def best_labels(
     energy: PairwiseEnergy, constraints: Constraints | None = None
 ) -> Int[torch.Tensor, "batch labels"]:
-    """Return each example's labelling of largest score; at ties up to rounding the smallest number.
+    """Return each example's labelling of largest score; at ties (up to rounding) the smallest number.
 
     Args:
-        energy: an energy for which :func:`suits` is true, checked.
-        constraints: over the labels; None to let all labellings compete.
+        energy: an energy for which :func:`suits` is true, already checked.
+        constraints: rules over the labels; None if all labellings are allowed.
     """
     kernel = compiled("search.enumeration")
     assert kernel is not None
@@ -105,7 +104,7 @@ def best_labels(
 
 @lru_cache(NUM_KEPT)
 def _allowed(constraints: Constraints) -> np.ndarray:
-    """Return whether each labelling obeys the rules, by number; (2^labels,)."""
+    """Return for each number of a labelling whether the labelling obeys the rules, (2^labels,)."""
     every = _bits(np.arange(2**constraints.num_labels), constraints.num_labels)
     return np.logical_not(constraints.violated(every).any(1))
 

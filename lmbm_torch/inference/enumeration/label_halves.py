@@ -23,28 +23,28 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
 from lmbm_torch.verdicts import is_traced
 
-# Free labels from which examples are summed one by one, and for at most FEW examples; fewer labels are
-# enumerated faster for all examples at once (scripts/bench/label_sums.py).
+# Smallest number of free labels for sums of one example after another, and the same for at most FEW examples;
+# with fewer labels, enumeration of all examples at once is faster (scripts/bench/label_sums.py).
 LEAST_FREE, LEAST_OF_FEW, FEW = 15, 12, 4
-# Labellings of a batch, below which enumeration is faster than sums with shared couplings
+# Smallest number of labellings of a whole batch for sums with shared couplings; below, enumeration is faster
 # (scripts/bench/label_sums.py).
 LEAST_SHARED = 2**15
-# Bytes of the scores that are summed together, which stay in the CPU's cache.
+# Largest bytes of the scores that are summed together, so that they stay in the CPU's cache.
 BLOCK_BYTES = 2 * 2**20
 
 
 def are_shared(energy: Energy) -> bool:
-    """Return whether the examples share the couplings and are summed together, at little cost for each."""
+    """Return whether the examples share the couplings, hence they are summed together."""
     return isinstance(energy, PairwiseEnergy) and energy.pairwise.ndim == 2 and energy.device.type == "cpu"
 
 
 def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
     """Return the marginals of a checked energy.
 
-    None for other energies than pairwise energies on the CPU, for few labellings, and in compiled code.
+    Return None unless the energy is pairwise and on the CPU, for few labellings, and in compiled code.
 
     Args:
-        known: {0, 1, NaN}, checked.
+        known: {0, 1, NaN}, already checked.
     """
     if not isinstance(energy, PairwiseEnergy) or (free := _suited(energy, known)) is None:
         return None
@@ -69,9 +69,9 @@ def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
 
 
 def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, " batch"] | None:
-    """Return the log partition of a checked energy, differentiable; None where the routine does not apply.
+    """Return the log partition of a checked energy, differentiable; None if the routine does not apply.
 
-    With a gradient the couplings must be shared.
+    If a gradient is needed, only shared couplings are supported.
     """
     if not isinstance(energy, PairwiseEnergy):
         return None
@@ -80,7 +80,7 @@ def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, "
         return None if found is None else found.log_partition
     if energy.pairwise.ndim == 3 or (free := _suited(energy, known)) is None:
         return None
-    # Either triangle has half of each coupling and half of the gradient.
+    # Symmetrised, so that each triangle gets half of the gradient of each coupling.
     energy = replace(energy, pairwise=(energy.pairwise + energy.pairwise.mT) / 2)
     unary, constant = _given(energy, torch.full_like(energy.unary, torch.nan) if known is None else known)
     order, log_sums = [], []
@@ -96,7 +96,7 @@ def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, "
 
 
 def _suited(energy: PairwiseEnergy, known: Tensor | None) -> Bool[Tensor, "batch labels"] | None:
-    """Return the free labels; None where enumeration is faster, or the tensors do not suit."""
+    """Return a mask of the free labels; None if enumeration is faster, or the routine does not apply."""
     if is_traced() or energy.device.type != "cpu":
         return None
     free = torch.ones_like(energy.unary, dtype=torch.bool) if known is None else known.isnan()
@@ -117,15 +117,15 @@ def _least_alone(energy: PairwiseEnergy) -> int:
 def _given(
     energy: PairwiseEnergy, labels: Float[Tensor, "batch labels"]
 ) -> tuple[Float[Tensor, "batch labels"], Float[Tensor, " batch"]]:
-    """Return the fields of the labels that are NaN, and a term of all scores, given the other labels."""
-    # A spin of 0 says nothing.
+    """Return the fields of the free labels (NaN), and a constant of all scores, given the known labels."""
+    # A spin of 0 adds nothing.
     spins = to_spins(labels, energy.dtype).nan_to_num(0.0)
     fields = torch.einsum("...ij,...j->...i", energy.pairwise, spins)
     return energy.unary + fields, (spins * (energy.unary + fields / 2)).sum(1) + energy.constant
 
 
 def _alike(free: Bool[Tensor, "batch labels"]) -> Iterator[tuple[Int[Tensor, " rows"], Int[Tensor, " free"]]]:
-    """Yield examples with the same free labels, and these labels."""
+    """Yield groups of examples with the same free labels, and the indices of these labels."""
     if bool((free == free[0]).all()):
         yield torch.arange(len(free), device="cpu"), free[0].nonzero()[:, 0]
         return
@@ -137,14 +137,14 @@ def _alike(free: Bool[Tensor, "batch labels"]) -> Iterator[tuple[Int[Tensor, " r
 def _sums(
     unary: Float[Tensor, " free"], coupling: Float[Tensor, "free free"]
 ) -> tuple[Float[Tensor, " free"], Float[Tensor, ""]]:
-    """Return P(y_i = 1) of each label, and the log partition."""
+    """Return P(y_i = 1) for each label, and the log partition."""
     middle = len(unary) // 2
     first, second = (labellings(count, unary) for count in (middle, len(unary) - middle))
     spins, others = 2 * first - 1, 2 * second - 1
     own = spins @ unary[:middle] + (spins @ coupling[:middle, :middle] * spins).sum(1) / 2
     theirs = others @ unary[middle:] + (others @ coupling[middle:, middle:] * others).sum(1) / 2
     fields = spins @ coupling[:middle, middle:]
-    # All sums so far are multiples of e^largest.
+    # All sums are kept divided by e^largest.
     largest = torch.full_like(own[0], -torch.inf)
     total, ones = torch.zeros_like(largest), torch.zeros_like(unary)
     size = max(1, part_bytes(BLOCK_BYTES) // (len(theirs) * unary.itemsize))

@@ -1,10 +1,10 @@
-"""Restricted Boltzmann machines as energies of one side's units, the other side summed out in closed form.
+"""Restricted Boltzmann machines as energies of one side's units; the other side is summed out in closed form.
 
-The log partition is computed from odds that labellings and examples share. A unit's field is a number of the
-example plus a number of the other side's labelling, which all examples share: the odds e^f are a product of
-two exponentials. For two units together, (1 + e^f)(1 + e^g) is one matrix product over the four states of the
-pair. If the product over all units fits into double precision, no labelling of an example takes an
-exponential or a logarithm; else every group of units takes one.
+The log partition is computed from odds that labellings and examples share. A unit's field f is a number that
+depends on the example, plus a number that depends on the labelling of the other side and is the same for all
+examples: the odds e^f are a product of two exponentials. For two units together, (1 + e^f)(1 + e^g) is one
+matrix product over the four states of the pair. If the product over all units fits into double precision, no
+exponential or logarithm is needed for single labellings; otherwise one for every group of units.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def _most_free(known: Tensor) -> int:
 
 @dataclass(frozen=True)
 class OneSide(BaseEnergy):
-    """Energy of one side's units alone: score(y) = log Σ_z exp(score(y, z)) over the other side's z.
+    """Energy of one side's units: score(y) = log Σ_z exp(score(y, z)), where z are the other side's units.
 
     With the fields f = hidden + yᵀ coupling of the other side, a free unit adds softplus(f_j) to the score if
     summed out and max(f_j, 0) if maximised out; a known unit z_j adds z_j f_j.
 
     Args:
-        machine: with the enumerated side as the visible side.
+        machine: the machine, with the enumerated side as the visible side.
         known: {0, 1, NaN} for the enumerated side, or None.
         known_other: {0, 1, NaN} for the side that is summed out, or None.
         is_hidden: whether the hidden side is enumerated.
@@ -60,13 +60,13 @@ class OneSide(BaseEnergy):
 
     @classmethod
     def visible(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
-        """Return the energy of the visible side, of which some units may be ``known``."""
+        """Return the energy of the visible side; some visible units may be ``known``."""
         check_known(known, energy.device, energy.batch_size, energy.num_visible)
         return cls(energy, known=known)
 
     @classmethod
     def smaller(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
-        """Return the energy of the side with fewer free units, where visible units may be ``known``."""
+        """Return the energy of the side with fewer free units; some visible units may be ``known``."""
         side = cls.visible(energy, known)
         num_free = energy.num_visible if known is None else _most_free(known)
         if num_free <= energy.num_hidden:
@@ -75,7 +75,7 @@ class OneSide(BaseEnergy):
 
     @property
     def given(self) -> Labels | None:
-        """Return the units if no unit is free."""
+        """Return the known units if no unit is free, else None."""
         if is_traced() or self.known is None:
             return None
         return self.known if _most_free(self.known) == 0 else None
@@ -90,13 +90,13 @@ class OneSide(BaseEnergy):
 
     @property
     def width(self) -> int:
-        """Return numbers in memory for each labelling: units of the larger side, or of this side in compiled
-        code.
+        """Return the number of floats in memory for each labelling: the units of the larger side, or of this
+        side if the kernel is used.
         """
         return self.num_labels if self._compiled() else max(self.num_labels, self.num_others)
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN or infinite log-potentials, by the names of the caller's energy."""
+        """Raise ValueError for NaN or infinite log-potentials; the message names the caller's tensors."""
         came = self.machine.swap() if self.is_hidden else self.machine
         came.check_values()
 
@@ -119,7 +119,7 @@ class OneSide(BaseEnergy):
         return self._score(labels, fields, fields.clamp(min=0))
 
     def _score(self, labels: Tensor, fields: Tensor, others: Tensor) -> Tensor:
-        """Return the score where each free unit of the other side adds ``others``."""
+        """Return the score, to which each free unit of the other side adds its entry of ``others``."""
         if self.known_other is not None:
             known = self.known_other.nan_to_num().to(self.dtype)
             others = torch.where(self.known_other.isnan(), others, known * fields)
@@ -155,7 +155,7 @@ class OneSide(BaseEnergy):
         ).flatten(1)
 
     def _compiled(self) -> ModuleType | None:
-        """Return the kernel if installed and suited: no gradients, no known labels."""
+        """Return the kernel if it is installed and applies (no gradients, no known labels), else None."""
         tensors = self.machine.visible, self.machine.hidden, self.machine.coupling
         wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         return None if wants_gradient else self._kernel
@@ -169,23 +169,23 @@ class OneSide(BaseEnergy):
         return compiled("search.one_side")
 
 
-# Logarithm of the largest product of factors in double precision, with room for sums.
+# Largest logarithm of a product of factors: below the overflow of double precision, with room for sums.
 MOST_LOG = 680.0
-# Bytes of the labellings' odds at most, and of the factors of the examples that are computed together: two
+# Largest bytes of the labellings' odds, and of the factors of the examples that are computed together: two
 # tables of this size share the CPU's cache.
 MOST_BYTES = 16 * 2**20
 PART_BYTES = 4 * 2**20
-# Examples that are computed together even beyond PART_BYTES: a matrix product of one row takes as long as a
-# product of four rows.
+# Smallest number of examples that are computed together, even if they need more than PART_BYTES: a matrix
+# product of one row takes as long as a product of four rows.
 FEWEST_ROWS = 8
 
 
 def suits(machine: BipartiteEnergy) -> bool:
-    """Return whether the machine has double precision on the CPU, few labellings, and safe factors."""
+    """Return whether the machine is on the CPU in double precision, with few labellings and no overflow."""
     hidden, coupling, labels = machine.hidden, machine.coupling, machine.num_visible
     if is_traced() or hidden.dtype != torch.float64 or hidden.device.type != "cpu":
         return False
-    # Of half as many pairs as units, each with four states.
+    # Bytes of all labellings, each with a number for each label and four for each pair of hidden units.
     if hidden.itemsize * (labels + 2 * machine.num_hidden) << labels > part_bytes(MOST_BYTES):
         return False
     return max(_most(hidden, coupling)) <= MOST_LOG
@@ -199,7 +199,7 @@ def _most(hidden: Tensor, coupling: Tensor) -> list[float]:
 
 
 def _num_groups(most: list[float]) -> int:
-    """Return the number of groups without overflow of any product, pairs assigned to groups in turn."""
+    """Return the smallest number of groups, with pairs assigned in turn, in which no product overflows."""
     count = max(ceil(sum(most) / MOST_LOG), 1)
     while max(sum(most[group::count]) for group in range(count)) > MOST_LOG:
         count += 1
@@ -209,11 +209,11 @@ def _num_groups(most: list[float]) -> int:
 def log_partition(
     machine: BipartiteEnergy, by_definition: Callable[[BipartiteEnergy], Tensor]
 ) -> Float[Tensor, " batch"]:
-    """Return log Σ exp(score(v, h)), all visible labellings enumerated.
+    """Return log Σ exp(score(v, h)) by enumeration of all visible labellings.
 
     Args:
-        machine: a machine for which :func:`suits` is true, checked.
-        by_definition: the same in differentiable operations, for derivatives of the gradient.
+        machine: a checked machine for which :func:`suits` is true.
+        by_definition: the same function in differentiable operations, for second derivatives.
     """
     tensors = machine.visible, machine.hidden, machine.coupling
     return cast(Tensor, _LogPartition.apply(*tensors, by_definition))
@@ -227,7 +227,7 @@ def _labellings(count: int) -> Float[Tensor, "labellings visible"]:
 
 
 class _LogPartition(torch.autograd.Function):
-    """Function of (batch, visible), (batch, hidden) and (visible, hidden), see :func:`log_partition`."""
+    """Function of a machine's three tensors with a custom derivative, see :func:`log_partition`."""
 
     @staticmethod
     def forward(
@@ -238,7 +238,7 @@ class _LogPartition(torch.autograd.Function):
         sums = []
         for part in _parts(visible, hidden, coupling):
             sums.append(part.log_sums)
-            # A single part fits into a cache; the gradient recomputes several parts.
+            # A single part is kept for the backward pass; several would need much memory and are recomputed.
             ctx.only_part = part if len(part.log_sums) == len(hidden) else None
         return torch.cat(sums)
 
@@ -246,7 +246,7 @@ class _LogPartition(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
         if torch.is_grad_enabled():
-            # A derivative of the gradient may be asked for.
+            # The caller may need second derivatives.
             value, needed = ctx.by_definition(BipartiteEnergy(*tensors)), ctx.needs_input_grad[:3]
             learnt = [tensor for tensor, is_needed in zip(tensors, needed, strict=True) if is_needed]
             found = iter(torch.autograd.grad(value, learnt, gradient, create_graph=True))
@@ -254,8 +254,7 @@ class _LogPartition(torch.autograd.Function):
         labels = _labellings(tensors[0].shape[1])
         own, others = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
         together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype, device="cpu")
-        # This pass overwrites the tensors of the kept part, so that a second backward pass computes the part
-        # again.
+        # This pass overwrites the tensors of the kept part; a second backward pass must recompute the part.
         only, ctx.only_part = ctx.only_part, None
         for part in _parts(*tensors) if only is None else [only]:
             weights = part.posterior.mul_(gradient[part.rows, None])
@@ -270,11 +269,11 @@ class _Part(NamedTuple):
     """Examples that are computed together.
 
     Args:
-        rows: the places of the examples.
+        rows: the indices of the examples.
         log_sums: (rows,), log partitions.
         posterior: (rows, labellings), probabilities.
-        single: (pairs, states, rows), the odds of a pair's states by the examples' fields.
-        shared: (pairs, states, labellings), the odds by the labellings' fields.
+        single: (pairs, states, rows), the odds of each pair's states from the fields of the examples.
+        shared: (pairs, states, labellings), the odds of each pair's states from the fields of the labellings.
         factors: (pairs, rows, labellings), sums of products over the states.
     """
 
@@ -312,8 +311,8 @@ def _parts(visible: Tensor, hidden: Tensor, coupling: Tensor) -> Iterator[_Part]
 
 
 def _odds(fields: Float[Tensor, "rows units"]) -> Float[Tensor, "rows labellings"]:
-    """Return exp(f·y) of all labellings y, relative to the best labelling's value."""
-    # The exponentials of the labellings of one half, times those of the other.
+    """Return exp(f·y) for all labellings y and fields f, divided by the best labelling's value."""
+    # Exponentials are computed for the labellings of each half, and then multiplied.
     halves = fields.split([fields.shape[1] // 2, -(-fields.shape[1] // 2)], 1)
     first, second = (
         (half @ _labellings(half.shape[1]).T).sub_(half.clamp(min=0).sum(1, keepdim=True)).exp_()
@@ -323,7 +322,7 @@ def _odds(fields: Float[Tensor, "rows units"]) -> Float[Tensor, "rows labellings
 
 
 def _of_pairs(odds: Float[Tensor, "units many"]) -> Float[Tensor, "pairs states many"]:
-    """Return the odds of a pair's four states: no unit on, the first, the second, both.
+    """Return the odds of a pair's four states: no unit is on, the first, the second, both.
 
     A unit without a partner is paired with a unit that is never on.
     """
@@ -334,6 +333,6 @@ def _of_pairs(odds: Float[Tensor, "units many"]) -> Float[Tensor, "pairs states 
 
 
 def _of_units(states: Float[Tensor, "pairs states many"], num_units: int) -> Float[Tensor, "units many"]:
-    """Return the sum over the states of each pair in which a unit is on."""
+    """Return for each unit the sum over the states of the pair in which the unit is on."""
     sums = states[:, 1:3] + states[:, 3:]
     return sums.flatten(0, 1)[:num_units]

@@ -7,9 +7,10 @@ labellings are found until no labelling can be better by more than the tolerance
 probable enough, samples give the answer. The labelling of largest expected exact match is the most probable
 labelling, found by :func:`lmbm_torch.inference.search.mixture.decode` for any number of labels.
 
-Under rules the distribution is conditional on the rules, by the likely labellings
-(:func:`lmbm_torch.inference.search.mixture.labellings`). If the best answer obeys the rules, the answer is
-optimal. Else the best likely labelling is taken, with the measure of the former answer as the bound.
+Under rules the distribution is conditional on the rules, computed from the likely labellings
+(:func:`lmbm_torch.inference.search.mixture.labellings`). If the labelling of largest expected measure obeys
+the rules, the labelling is the answer. Otherwise the answer is the best of the likely labellings that obey
+the rules, and the measure of the labelling without rules is the bound.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from lmbm_torch.shapes import Float, Int, Known
 
 __all__ = []
 
-# Regret of an answer, in units of the measure.
+# Default largest regret of an answer, in units of the measure.
 TOLERANCE = 0.01
-# Probability that the likely labellings may leave out: most answers are proven then; where more is left, the
-# answers of samples are better (scripts/bench/expected_f1.py).
+# Largest probability that the likely labellings may leave out: up to this, most answers are proven; beyond,
+# answers by samples are better (scripts/bench/expected_f1.py).
 MASS_LEFT = 0.3
-# Nodes per label of a search that bounds the probability of the most probable labelling.
+# Largest number of nodes, for each label, of a search that bounds the largest probability.
 _NODES_PER_LABEL = 10
-# Labels beyond which the answer by samples is computed for each example alone.
+# Largest number of labels for which the answers by samples of all examples are computed together.
 _MANY_LABELS = 64
-# Bytes of one tensor over instances, labellings and labels.
+# Largest bytes of one tensor over instances, labellings and labels.
 _CHUNK_BYTES = 2**27
-# Likely labellings that are compared for the best allowed labelling.
+# Largest number of likely labellings that are compared to find the best allowed labelling.
 MAX_COMPARED = 256
-# Ratio of one mass left to the next, in a sequence of enumerations.
+# Factor by which the requested mass left shrinks from one enumeration to the next.
 _FEWER = 0.3
 
 
@@ -69,32 +70,32 @@ def decode(
     """Return labellings of largest expected measure, by the most probable labellings or by samples.
 
     ``"hamming"`` is 1 − |ŷ Δ y| / K, for labels of any number of values; ``"f1"`` is 2 |ŷ ∩ y| / (|ŷ| + |y|)
-    and ``"jaccard"`` is |ŷ ∩ y| / |ŷ ∪ y|, both 1 for two empty label sets. For F1 the expectation of an
-    answer of a given size is a sum over the answer's labels (Dembczyński et al. 2011). For Jaccard the answer
-    is the best of some candidates; the regret covers the other labellings.
+    and ``"jaccard"`` is |ŷ ∩ y| / |ŷ ∪ y|, both 1 for two empty label sets. The expected F1 of an answer of a
+    given size is a sum over the answer's labels (Dembczyński et al. 2011). For Jaccard the answer is the best
+    of some candidates; the regret is a bound for all other labellings.
 
     Args:
         energies: the members of an equal mixture, of one shape.
         measure: a name in :data:`~lmbm_torch.inference.expected.measures.MEASURES`.
-        known: given labels, NaN for a label to decode; of impossible known labels the others are 0, and
-            nothing is proven.
-        tolerance: the regret at which the enumeration of labellings ends …
-        mass_left: … provided that the labellings left out have at most this probability.
-        max_labellings: the number of labellings of each member and instance; None for 10,000, fewer of more
-            than 100 labels.
-        num_samples: draws for each instance whose likely labellings leave more than 0.3 of the probability,
-            without known labels; for F1 of a single belief network on the CPU by compiled code.
+        known: given labels, NaN for a label to decode. If the known labels are impossible, the other labels
+            are 0 and nothing is proven.
+        tolerance: the enumeration of labellings ends when the regret is at most this number, and
+        mass_left: the labellings left out have at most this probability.
+        max_labellings: the largest number of labellings for each member and instance; None for 10,000, and
+            fewer if there are more than 100 labels.
+        num_samples: draws for each instance without known labels for which the likely labellings leave out
+            more than 0.3 of the probability. For F1 of one belief network on the CPU, compiled code draws.
         generator: the source of the samples, on the energies' device.
 
     Returns:
-        The expected measure as objective; see :class:`Decoding`. ``status.exact``: no labelling is better;
+        A :class:`Decoding` with the expected measure as objective. ``status.exact``: no labelling is better;
         ``status.converged``: ``max_labellings`` did not end the enumeration; ``status.residual``: the regret,
-        or the objective's standard error of a sampled answer.
+        or for an answer by samples the standard error of the objective.
 
     Raises:
         ValueError: no members, members of different shape, dtype or device; labels of several values for F1
-            or Jaccard; ``known`` of another shape or with other values; a negative tolerance; a limit that is
-            no count.
+            or Jaccard; ``known`` of another shape than (batch, labels), or with impossible values; a negative
+            tolerance; a limit that is no positive integer.
     """
     first = _checked(energies, measure)
     check_not_negative("tolerance", tolerance)
@@ -119,10 +120,10 @@ def decode(
 
 @torch.no_grad()
 def enumerated(energies: Sequence[DirectedEnergy], measure: str, *, known: Known | None = None) -> Decoding:
-    """Return labellings of largest expected measure under belief networks, by all labellings.
+    """Return labellings of largest expected measure under belief networks, by enumeration of all labellings.
 
     Args:
-        energies, measure, known: see :func:`decode`. For Jaccard all labellings of up to 10 labels are
+        energies, measure, known: see :func:`decode`. For Jaccard with up to 10 labels, all labellings are
             compared.
 
     Raises:
@@ -149,9 +150,10 @@ def _checked(energies: Members, measure: str) -> DirectedEnergy | SequentialEner
 
 
 def _none_is_likely(members: Members, max_labellings: int) -> list[int]:
-    """Return the examples whose most probable labellings together lack the required probability.
+    """Return the examples for which ``max_labellings`` labellings cannot have the required probability.
 
-    The probability of a labelling is bounded by surest parents, or if necessary by a search with a few nodes.
+    The probability of a labelling is bounded by :func:`_log_prob_of_surest_parents`, or if that does not
+    suffice by a search with few nodes.
     """
     networks = [each for each in members if isinstance(each, DirectedEnergy)]
     if not networks:
@@ -170,7 +172,7 @@ def _none_is_likely(members: Members, max_labellings: int) -> list[int]:
 
 
 def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch"]:
-    """Return Σ_k max log P(y_k | parents), over all values of the parents, each label alone."""
+    """Return Σ_k max log P(y_k | parents), where each label's maximum is over y_k and the parents' values."""
     largest = energy.unary.abs() + energy.parents.abs().sum(-1)
     if energy.clique_weight is not None:
         place = energy.positions.tolist()
@@ -181,7 +183,7 @@ def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch
 
 
 def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Iterator[slice]:
-    # Memory also depends on the possible sizes of an answer.
+    # Memory also grows with the number of possible sizes of an answer: one for each label.
     values = max(labellings, energy.num_labels) * energy.num_labels
     step = max(part_bytes(_CHUNK_BYTES) // (8 * values), 1)
     for start in range(0, energy.batch_size, step):
@@ -210,10 +212,10 @@ def _of_the_likely(
     max_labellings: int,
     hopeless: list[int],
 ) -> Decoding:
-    """Return the answer by the most probable labellings, with more labellings until the regret is small.
+    """Return the answer by the most probable labellings; add labellings until the regret is small.
 
     Args:
-        hopeless: examples without a search, all labels free.
+        hopeless: examples that are not searched; all their labels are free.
     """
     dtype, rows = members[0].dtype, torch.arange(members[0].batch_size, device=members[0].device)
     passed_over = torch.zeros_like(rows, dtype=torch.bool)
@@ -228,17 +230,17 @@ def _of_the_likely(
         labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
         complete = likely.status.converged
         best, worth, most_known, regret = measure.judged(labels, probability, missing)
-        # A regret of rounding size is 0.
+        # A regret within rounding counts as 0.
         regret = regret.where(regret > labels.shape[-1] * torch.finfo(dtype).eps, 0)
         is_small = (regret <= tolerance) | (missing <= 0) | (left < min(tolerance, _FEWER**4))
         ends = ~complete | (is_small & (missing <= mass_left))
         bound = (most_known + missing).clamp(max=1)
         count = (probability > 0).sum(1)
-        # The search for labellings that agree with impossible known labels is complete.
+        # If the known labels are impossible, there is nothing to search for.
         ended = (regret <= tolerance) | complete | likely.log_known.isneginf()
         status = Status(regret <= 0, ended, count, regret.to(dtype))
         answer = Decoding(
-            # Without any labelling, because the known labels are impossible, the best labels are arbitrary.
+            # If the known labels are impossible, no labelling was found, and ``best`` has arbitrary values.
             labels=clamp(best.where(count[:, None] > 0, 0), given),
             objective=worth.to(dtype),
             bound=torch.where((regret <= 0) & (missing <= 0), worth, bound.maximum(worth)).to(dtype),
@@ -253,7 +255,7 @@ def _of_the_likely(
 
 
 def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> Decoding:
-    """Return labels of zero for the examples, whose measure is at most 1."""
+    """Return labels of 0 for the examples, with 1 as the bound of the measure."""
     zeros = torch.zeros(examples, dtype=energy.dtype, device=energy.device)
     labels = torch.zeros(examples, energy.num_labels, dtype=torch.int64, device=energy.device)
     unproven = torch.zeros_like(zeros, dtype=torch.bool)
@@ -264,11 +266,11 @@ def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> Decodi
 def _put_samples(
     answer: Decoding, members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
 ) -> None:
-    """Write the answers by samples for the examples with most of the probability left."""
+    """Answer the examples with much probability left by samples; write these answers into ``answer``."""
     assert answer.mass_left is not None
     assert answer.regret is not None
     unknown = (answer.mass_left > MASS_LEFT).nonzero()[:, 0]
-    # For several belief networks, the best labelling against all samples together is sought.
+    # The compiled code takes one network; for several, the samples of all are needed together.
     is_one = measure is F1 and len(members) == 1 and ancestral.is_for(members[0])
     step = len(unknown) if is_one else part_bytes(_CHUNK_BYTES) // (8 * num_samples * members[0].num_labels)
     for rows in unknown.split(max(step, 1)) if len(unknown) else ():
@@ -279,7 +281,7 @@ def _put_samples(
             best, mean, error = _of_samples(some, measure, num_samples, generator)
         answer.labels[rows] = best
         answer.objective[rows] = mean.to(answer.objective)
-        # Samples prove nothing but measures of at least 0.
+        # Samples prove nothing: the measure is only known to be at least 0.
         answer.regret[rows] = answer.bound[rows]
         answer.status.residual[rows] = error.to(answer.status.residual)
         answer.status.exact[rows] = False
@@ -288,7 +290,7 @@ def _put_samples(
 def _of_samples(
     members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the best labellings against samples of the members, (batch, labels), measure, and error."""
+    """Return the best labellings for samples of the members, (batch, labels), measures, and errors."""
     share = -(-num_samples // len(members))
     draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in members])
     labels = draws.movedim(0, 1)
@@ -298,7 +300,7 @@ def _of_samples(
     else:
         best = torch.zeros_like(labels[:, 0])
         for row, drawn in enumerate(labels):
-            # Labels that were never drawn are in no answer: most of a thousand labels.
+            # Labels that were never drawn are in no answer; of a thousand labels these are most.
             ever = drawn.any(0)
             best[row, ever] = measure.choose(drawn[None, :, ever], probability[row, None])[0]
     gains = measure.gain(labels, best)
@@ -308,7 +310,7 @@ def _of_samples(
 def _enumerated(
     members: Sequence[DirectedEnergy], known: Tensor | None
 ) -> tuple[Int[Tensor, "1 labellings labels"], Float[Tensor, "batch labellings"]]:
-    """Return all labellings, and the mixture's probabilities of these labellings, given the known labels."""
+    """Return all labellings and their probabilities under the mixture, given the known labels."""
     count, device = members[0].num_labels, members[0].device
     codes = torch.arange(2**count, device=device)[:, None] >> torch.arange(count - 1, -1, -1, device=device)
     labels = codes & 1
@@ -320,7 +322,7 @@ def _enumerated(
 
 
 def _together(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the most probable labelling, possibly found by several members, and the probability."""
+    """Return the most probable labelling and the probability; several members may have found it."""
     best, mass = [], []
     for each, own in zip(labels, probability, strict=True):
         different, place = each.unique(dim=0, return_inverse=True)
@@ -360,19 +362,19 @@ def decode_allowed(
     """Return an allowed labelling of large expected measure, given that the rules are obeyed.
 
     Args:
-        energies: members of the same size and device of an equal mixture.
+        energies: the members of an equal mixture, of the same size and device.
         measure: a name in :data:`~lmbm_torch.inference.expected.measures.MEASURES`; labels are 0 or 1.
-        constraints: over the labels.
-        tolerance: the largest probability, as a share of all allowed labellings, of labellings left out.
+        constraints: rules over the labels.
+        tolerance: the largest probability of the labellings left out, as a share of all allowed labellings.
         known, max_labellings: see :func:`lmbm_torch.inference.search.mixture.labellings`.
 
     Returns:
-        ``objective``: the least possible expected measure of the labels; ``bound``: the largest of any
-        labels; ``regret``: the difference; ``status.exact``: the regret is 0.
+        ``objective``: the least possible expected measure of the answer; ``bound``: the largest possible of
+        any labelling; ``regret``: the difference; ``status.exact``: the regret is 0.
 
     Raises:
-        ValueError: constraints of another number of labels, or that contradict the known labels; energies
-            that are no mixture.
+        ValueError: constraints over another number of labels, or constraints that contradict the known
+            labels; energies that are no mixture.
     """
     return _decoded_under_rules(energies, MEASURES[measure], constraints, known, tolerance, max_labellings)
 
@@ -396,10 +398,10 @@ def decode_most_probable(
     """
     found = _decoded_under_rules(energies, EXACT_MATCH, constraints, known, tolerance, max_labellings)
     objective = mixture.log_prob(energies, found.labels)
-    # No other allowed labelling has a share that is larger by more than the residual.
+    # The share of any other allowed labelling is larger by at most the residual.
     share = found.objective.double()
     excess = ((share + found.status.residual.double()) / share).log().to(objective)
-    # For an impossible answer −∞ and an infinite excess have no sum.
+    # For an impossible answer, −∞ plus an infinite excess is NaN.
     bound = (objective + excess).nan_to_num(0).clamp(max=0).maximum(objective)
     return Decoding(found.labels, objective, bound, found.status)
 
@@ -417,19 +419,20 @@ def _decoded_under_rules(
     labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
     answer = chosen.choose(labels, probability)
     broken = torch.from_numpy(constraints.violated(answer.cpu().numpy()).any(1)).to(answer.device)
-    # The best of no labellings need not agree with the known labels, either.
+    # If no labelling was found, ``best`` need not agree with the known labels either.
     is_no_answer = broken | (probability.sum(1) <= 0)
     for row in is_no_answer.nonzero()[:, 0].tolist():
         answer[row] = _best_allowed(chosen, labels[row], probability[row], constraints, known, row)
     worth = chosen.worth(labels, probability, answer)
     bound = (chosen.best(labels, probability) + missing).clamp(max=1).maximum(worth)
-    # Probabilities are shares of the labellings found and the mass left. If less of the mass left is allowed,
-    # all probabilities grow by one factor, largest if no mass left is allowed.
+    # Probabilities are shares of the labellings found and all of the mass left. If the rules allow only a
+    # part of the mass left, all probabilities grow by one factor, which is largest if they allow nothing of
+    # it.
     found = (1 - missing).clamp(min=torch.finfo(missing.dtype).tiny)
     regret = (chosen.regret(labels, probability, missing, answer) / found).minimum(bound - worth)
-    # A regret of rounding size is 0.
+    # A regret within rounding counts as 0.
     regret = regret.where(regret > labels.shape[-1] * torch.finfo(energies[0].dtype).eps, 0)
-    # The search is complete if all allowed labellings are impossible.
+    # If all allowed labellings have probability 0, the search is complete.
     converged = likely.status.converged | likely.log_known.isneginf()
     dtype = energies[0].dtype
     return Decoding(
@@ -458,7 +461,7 @@ def _best_allowed(
         zeros = torch.zeros(labels.shape[-1], device="cpu").numpy()
         allowed = constraints.nearest(zeros, given.double().cpu().numpy())
         if allowed is None:
-            raise ValueError(f"known: expected values that the rules allow, got a contradiction in row {row}")
+            raise ValueError(f"known: expected values that the rules allow, got a broken rule in row {row}")
         return torch.from_numpy(allowed).to(labels)
     count = len(candidates)
     worth = measure.worth(labels.expand(count, -1, -1), probability.expand(count, -1), candidates)

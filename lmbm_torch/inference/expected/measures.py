@@ -1,4 +1,4 @@
-"""Expected measures of labellings against weighted labellings: the best labelling, and the regret.
+"""Expected measures of answers over weighted labellings: the best answer, and the regret.
 
 ``labels`` are weighted labellings (batch or 1, labellings, labels), ``probability`` the weights (batch,
 labellings), and ``left`` (batch,) the probability of all other labellings.
@@ -19,20 +19,20 @@ from lmbm_torch.kernels.installed import compiled
 
 __all__ = []
 
-# Candidate labellings for Jaccard, most probable or drawn first, if not all pairs are compared.
+# Number of candidate labellings for Jaccard if not all pairs are compared: the most probable, or drawn first.
 LIKELY_CANDIDATES = 32
-# Labels of an answer with a full table of F1 advantages; larger answers get a cruder bound.
+# Largest answer, in labels, for the full table of F1 advantages; larger answers get a looser bound.
 _TABLE_LABELS = 30
 
 
 class Judgement(NamedTuple):
-    """Quality of answers against weighted labellings.
+    """Quality of answers, measured against weighted labellings.
 
     Args:
         labels: (batch, labels), the best labelling.
-        worth: (batch,), the expected measure, of these labellings alone.
-        most: (batch,), an upper bound of the expected measure against these labellings.
-        regret: (batch,), an upper bound of the gain of any other answer.
+        worth: (batch,), the expected measure, summed only over the weighted labellings.
+        most: (batch,), an upper bound of any answer's expected measure over the weighted labellings.
+        regret: (batch,), an upper bound of how much better any other answer can be.
     """
 
     labels: Tensor
@@ -48,8 +48,8 @@ class Measure(NamedTuple):
         choose: (labels, probability) → the best labelling of each example, (batch, labels).
         gain: (labels, a labelling (batch, labels)) → the measure against each labelling, (batch, labellings).
         best: (labels, probability) → an upper bound of the expected measure, (batch,).
-        regret: (labels, probability, left, a labelling) → an upper bound of the gain of any other answer.
-        at_once: (labels, probability, left) → all quantities of the best labelling, if faster.
+        regret: (labels, probability, left, a labelling) → an upper bound of any other answer's advantage.
+        at_once: (labels, probability, left) → all quantities of the best labelling, if this is faster.
     """
 
     choose: Callable[[Tensor, Tensor], Tensor]
@@ -59,7 +59,7 @@ class Measure(NamedTuple):
     at_once: Callable[[Tensor, Tensor, Tensor], Judgement] | None = None
 
     def judged(self, labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
-        """Return the best labelling, and the quality of the labelling."""
+        """Return the best labelling and the quality."""
         if self.at_once is not None:
             return self.at_once(labels, probability, left)
         found = self.choose(labels, probability)
@@ -71,7 +71,7 @@ class Measure(NamedTuple):
         )
 
     def worth(self, labels: Tensor, probability: Tensor, found: Tensor) -> Tensor:
-        """Return the expected measure of a labelling, of these labellings alone, (batch,)."""
+        """Return the expected measure of ``found``, summed only over these labellings, (batch,)."""
         return (probability * self.gain(labels, found)).sum(-1)
 
 
@@ -83,7 +83,7 @@ def expected(labels: Tensor, probability: Tensor, values: Tensor) -> Tensor:
     return (labels * probability[..., None]).mT @ values
 
 
-# Hamming: labels one by one, of any number of values.
+# Hamming: each label is decided by itself, with any number of values.
 
 
 def _value_masses(labels: Tensor, probability: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def _batched(labels: Tensor, probability: Tensor) -> Tensor:
 
 def _most_probable_values(labels: Tensor, probability: Tensor) -> Tensor:
     mass = _value_masses(labels, probability)
-    # The larger value at ties: 1 if as probable as 0.
+    # At ties the larger value: 1 if it is as probable as 0.
     return mass.shape[-1] - 1 - mass.flip(-1).argmax(-1)
 
 
@@ -119,7 +119,7 @@ def _hamming_regret(labels: Tensor, probability: Tensor, left: Tensor, found: Te
     return (others + left[:, None] - own[..., 0]).clamp(min=0).mean(-1)
 
 
-# F1: given the size of the answer, the expectation is a sum over its labels.
+# F1: for a given size of the answer, the expected F1 is a sum over the answer's labels.
 
 
 def _size_weights(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,8 +148,8 @@ def _size_masses(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def _ranked(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the labels best first for F1, (batch, sizes, labels), for sizes from 1, and the expected F1 from
-    size 0.
+    """Return the labels, best for F1 first, (batch, sizes from 1, labels), and the best expected F1 of each
+    size from 0.
     """
     ordered, order = weights.mT.sort(dim=-1, descending=True, stable=True)
     worth = ordered.cumsum(-1).diagonal(dim1=-2, dim2=-1)
@@ -171,7 +171,7 @@ def labelling_of_most_f1(weights: Tensor, empty: Tensor) -> Tensor:
 
 
 def _by_size(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the labellings of every size best for F1, (batch, sizes, labels), and the expected F1."""
+    """Return for every size the labelling of largest expected F1, (batch, sizes, labels), and the F1."""
     order, worth = _ranked(*_size_weights(labels, probability))
     sizes = torch.arange(1, order.shape[-1] + 1, device=labels.device)
     within = (sizes <= sizes[:, None]).long().expand(len(order), -1, -1)
@@ -194,13 +194,13 @@ def _f1_judged(labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
 
 
 def _occurring(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (batch, labels, sizes) of the labels that are 1 in some labelling, P(∅), and the places of the
-    labels.
+    """Return the weights (batch, labels, sizes) of the labels that are 1 in some labelling, P(∅), and these
+    labels' indices.
 
-    No answer improves by another label, nor by a size above the number of these labels.
+    Other labels improve no answer, nor do sizes above the number of these labels.
     """
     occurring = weights[..., 0].any(0).nonzero()[:, 0]
-    # If no label occurs, keep label 0: what follows needs a label.
+    # If no label occurs, keep label 0: later steps need at least one label.
     occurring = occurring if len(occurring) else torch.zeros_like(empty[:1], dtype=torch.int64)
     return weights[:, occurring], empty, occurring
 
@@ -215,12 +215,12 @@ def _f1_worth(weights: Tensor, empty: Tensor, found: Tensor) -> Tensor:
 def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> Tensor:
     """Return an upper bound of the gain of an answer that keeps k of the found labels and adds others.
 
-    Against the weighted labellings the gain is at most that of the k and the others of largest weight;
-    against the rest at most the value of :func:`_f1_advantages`.
+    On the weighted labellings, the best such answer has the k found labels and the other labels of largest
+    weight. On the mass left, the gain is at most the value of :func:`_f1_advantages`.
 
     Args:
-        weights: (batch, labels, sizes); labels without any weight may be left out, sizes not.
-        found: (batch, labels), of the same labels.
+        weights: (batch, labels, sizes); labels without any weight may be left out, but no sizes.
+        found: (batch, labels), the found answer, over the same labels.
     """
     most, num_labels = torch.empty_like(left), weights.shape[2]
     for size in found.sum(1).unique().tolist():
@@ -241,14 +241,14 @@ def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> T
             + left[rows, None, None] * advantage
         )
         worth = worth.masked_fill((others < 0) | (others > num_labels - size), -torch.inf)
-        # The empty answer: worth P(∅) and, if the found answer is not empty, 1 on the mass left.
+        # The empty answer has measure P(∅); if the found answer is not empty, it may gain 1 on the mass left.
         nothing = empty[rows] + left[rows] * (size > 0)
         most[rows] = worth.flatten(1).amax(1).maximum(nothing)
     return (most - _f1_worth(weights, empty, found)).clamp(min=0)
 
 
 def _sums_of_largest(weights: Tensor) -> Tensor:
-    """Return the sum of the k largest of weights (batch, labels, sizes), for k from 0, (batch, k, sizes)."""
+    """Return the sums of the k largest weights over the labels, for k from 0, (batch, k, sizes)."""
     return pad(weights.sort(1, descending=True).values.cumsum(1), (0, 0, 1, 0))
 
 
@@ -256,8 +256,9 @@ def _sums_of_largest(weights: Tensor) -> Tensor:
 def _f1_advantages(size: int, num_labels: int) -> Tensor:
     """Return max_y F1(ŷ', y) − F1(ŷ, y) for |ŷ| = ``size``, by |ŷ ∩ ŷ'| from 0 to ``size`` and |ŷ'| from 0.
 
-    The worst y holds all labels of ŷ' alone, none of ŷ alone, c of the common labels, and no others: with |y|
-    the first term falls faster than the second if ŷ' is no larger, and else c = 0 is best.
+    The maximising y has all labels that only ŷ' has, none that only ŷ has, c of the common labels, and no
+    others. As |y| grows, the first term falls faster than the second if ŷ' is no larger than ŷ; else c = 0 is
+    best.
     """
     kept, other = (
         torch.arange(size + 1.0, device="cpu").double()[:, None],
@@ -274,7 +275,7 @@ def _f1_advantages(size: int, num_labels: int) -> Tensor:
     return gains.masked_fill(c > kept[..., None], 0).clamp(min=0).amax(-1)
 
 
-# Jaccard: all pairs where labels are few, else the likely answers.
+# Jaccard: all labellings are candidates if there are few labels, otherwise only the likely ones.
 
 
 def _best_jaccard(labels: Tensor, probability: Tensor) -> Tensor:

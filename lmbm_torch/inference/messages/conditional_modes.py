@@ -1,4 +1,4 @@
-"""Iterated conditional modes: a labelling improved by exact maximisation over some units given the others."""
+"""Iterated conditional modes: a labelling is improved by maximisation over some units given the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["decode", "marginal_map"]
 
-# Least gain of a flip, in units of the rounding of the summed terms, against endless flips.
+# Least gain of a flip, in units of the summed terms' rounding error, to prevent endless flips.
 ROUND_OFF = 8.0
 
 
@@ -30,23 +30,23 @@ def decode(
     init: Shaped[Tensor, "batch visible"] | None = None,
     known: Known | None = None,
 ) -> Decoding:
-    """Return a joint mode of v and h, by maximisation over h, then over v, until both stay.
+    """Return a joint mode of v and h, by maximisation over h, then over v, until both stay the same.
 
     The greedy search for the joint MAP in belief_propagation_in_crbms_2017, section 2. The score never falls.
 
     Args:
         energy: a bipartite energy, on any device.
         num_iters: the largest number of updates of both sides.
-        init: {0, 1}, the first visible units; by default the units preferred by ``energy.visible`` alone.
+        init: {0, 1}, the first visible units; by default the values that ``energy.visible`` prefers.
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Returns:
-        The visible labels, the ``hidden`` units' states and the score. The bound lets each side pay half of
-        every positive weight: tight for weak couplings, else loose. ``status.converged``: a mode was reached.
+        The visible labels, the ``hidden`` units' states and the score. The bound gives half of every positive
+        weight to each side: it is tight only for weak couplings. ``status.converged``: a mode was reached.
 
     Raises:
-        ValueError: NaN or infinity in the energy; ``num_iters`` below 1; ``known`` or ``init`` of another
-            shape or with other values, or in contradiction.
+        ValueError: NaN or infinity in the energy; ``num_iters`` below 1; ``known`` or ``init`` of a wrong
+            shape or with values except 0 and 1, or contradicting each other.
     """
     start = _start(energy, num_iters, init, known)
 
@@ -74,18 +74,18 @@ def marginal_map(
 ) -> Decoding:
     """Return a mode of v with h summed out: flip one visible unit after another while −free_energy(v) grows.
 
-    The objective −free_energy(v) = log Σ_h exp(score(v, h)) never falls: from another decoder's labels the
-    routine is a polish that cannot hurt.
+    The objective −free_energy(v) = log Σ_h exp(score(v, h)) never falls: the routine can improve the labels
+    of another decoder and never makes them worse.
 
     Args:
         energy: a bipartite energy, on any device.
         num_iters: the largest number of sweeps over all visible units.
-        init: {0, 1}, the first visible units; by default the units preferred by ``energy.visible`` alone.
+        init: {0, 1}, the first visible units; by default the values that ``energy.visible`` prefers.
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Returns:
-        The visible labels, with a bound as in :func:`decode`; where ``status.converged``, no flip of a single
-        unit gains more than rounding.
+        The visible labels, with a bound as in :func:`decode`; ``status.converged``: no flip of a single unit
+        gains more than rounding errors.
 
     Raises:
         ValueError: see :func:`decode`.
@@ -99,7 +99,7 @@ def marginal_map(
 
 
 def _sweep(energy: BipartiteEnergy, visible: Tensor, free: Tensor) -> Tensor:
-    """Return the visible units after a flip of each unit that gains, given the flips before."""
+    """Flip one visible unit after another if the flip gains; return the visible units."""
     fields = energy.hidden_fields(visible)
     summed = softplus(fields).sum(-1)
     round_off = ROUND_OFF * torch.finfo(energy.dtype).eps
@@ -133,11 +133,11 @@ def _start(
 def _bound(
     energy: BipartiteEnergy, known: Tensor | None, hidden_value: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, " batch"]:
-    """Return a bound by v_i W_ij h_j ≤ [W_ij]_+ (v_i + h_j) / 2, with which no unit is coupled.
+    """Return a bound by v_i W_ij h_j ≤ [W_ij]_+ (v_i + h_j) / 2: the right-hand side couples no units.
 
     Args:
         energy: a bipartite energy.
-        known: {0, 1, NaN}; known units enter as they are.
+        known: {0, 1, NaN}; known units have their known values.
         hidden_value: a hidden unit's term of the objective, given the field: the maximum or the log-sum.
     """
     half = energy.coupling.clamp(min=0) / 2
@@ -153,7 +153,7 @@ def _bound(
 def _decoding(
     visible: Tensor, objective: Tensor, bound: Tensor, status: Status, hidden: Tensor | None = None
 ) -> Decoding:
-    """Return the labels with a bound of at least the objective, against rounding."""
+    """Return the labels, with the bound raised to the objective if rounding made it smaller."""
     bound = torch.maximum(bound, objective)
     status = Status(objective == bound, status.converged, status.num_iters, bound - objective)
     return Decoding(visible.long(), objective, bound, status, hidden=hidden)

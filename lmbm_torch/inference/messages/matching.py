@@ -1,4 +1,4 @@
-"""Inference shared by training and prediction: a routine and settings, stored in checkpoints."""
+"""Inference that training and prediction share: a routine with the settings, stored in checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _path(routine: Callable[..., Any]) -> str:
     return f"{routine.__module__}.{routine.__qualname__}"
 
 
-# How labels follow from each routine's answer; a decoder's answer holds them already.
+# For each routine, the function that turns its answer into labels; decoders return labels already.
 _DECODERS: dict[Routine, Callable[[Routine], Callable[[BipartiteEnergy], Decoding]]] = {
     matrix_bp.marginals: lambda found: partial(marginal_modes, marginals=found),
     mean_field.marginals: lambda found: partial(marginal_modes, marginals=found),
@@ -41,7 +41,7 @@ _ROUTINES = {_path(routine): routine for routine in _DECODERS}
 
 
 class MatchedInference(Stored):
-    """Routine over bipartite energies with settings, the same for a loss and for prediction.
+    """Routine over bipartite energies with the settings, shared by a loss and by prediction.
 
     Approximate inference should be the same in training and in test, in method and iterations
     (belief_propagation_in_crbms_2017, section 6): the loss calls the object, and :meth:`decode` predicts. The
@@ -57,13 +57,13 @@ class MatchedInference(Stored):
             :func:`~lmbm_torch.inference.messages.scheduled_bp.marginal_map` or
             :func:`~lmbm_torch.inference.messages.dual_decomposition.marginal_map`, for the marginal MAP.
         num_iters: the largest number of iterations of each call.
-        settings: of the routine, None for the routine's default: ``tol``, by default 1e-3 as in the paper,
-            ``damping``, and for belief propagation ``backend`` and ``message_dtype``, a torch type or the
-            name of a type, such as ``"float32"``.
+        settings: settings of the routine, None for the routine's default: ``tol``, by default 1e-3 as in the
+            paper, ``damping``, and for belief propagation ``backend`` and ``message_dtype``, a torch type or
+            the name of a type, like ``"float32"``.
 
     Raises:
-        ValueError: another routine, no iteration, a setting without an argument of the routine, or an unknown
-            backend or precision of messages.
+        ValueError: the routine is none of these, ``num_iters`` is below 1, the routine has no argument of a
+            setting's name, or the backend or the precision of messages is unknown.
     """
 
     def __init__(self, routine: Routine, num_iters: int = 10, **settings: Any) -> None:
@@ -73,12 +73,12 @@ class MatchedInference(Stored):
         given = {name: value for name, value in settings.items() if value is not None}
         for name in given:
             if name not in signature(routine).parameters:
-                raise ValueError(f"{name}: expected none, for {_path(routine)} has none, got {given[name]!r}")
+                raise ValueError(f"{name}: expected None for {_path(routine)}, got {given[name]!r}")
         self.routine = routine
         self.num_iters = num_iters
         self.settings = {"tol": 1e-3, **given}
         if "message_dtype" in given:
-            # By name: a checkpoint holds plain types.
+            # As a name, since checkpoints hold only plain types.
             self.settings["message_dtype"] = str(given["message_dtype"]).removeprefix("torch.")
         found = self._resolved()
         Propagation(found.get("backend", "auto"), found.get("message_dtype")).check()
@@ -87,12 +87,12 @@ class MatchedInference(Stored):
         return self.routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
 
     def decode(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Decoding:
-        """Return labels by the routine's answer; ``known`` labels, {0, 1}, stay, NaN for unknown."""
+        """Return labels by the routine's answer, given ``known`` labels, {0, 1} or NaN for a free label."""
         return _DECODERS[self.routine](partial(self, known=known))(energy)
 
     @property
     def is_mean_field(self) -> bool:
-        """Return whether marginals come from the mean field, and not from sum-product propagation."""
+        """Return whether marginals come from mean field, and not from sum-product propagation."""
         return self.routine is mean_field.marginals
 
     @property
@@ -125,14 +125,14 @@ class MatchedInference(Stored):
         """Return the inference of :meth:`stored_parts`.
 
         Raises:
-            ValueError: an unknown routine.
+            ValueError: the routine is unknown.
         """
         if routine not in _ROUTINES:
             raise ValueError(f"routine: expected one of {', '.join(_ROUTINES)}, got {routine}")
         return cls(_ROUTINES[routine], num_iters, **settings)
 
     def check_match(self, trained: MatchedInference) -> bool:
-        """Return whether the inference equals that of a training; warn if the two differ."""
+        """Return whether the inference equals ``trained``, that of the training; warn if the two differ."""
         own, other = self.stored_parts(), trained.stored_parts()
         matches = own == other
         if not matches:

@@ -1,14 +1,14 @@
-"""Belief propagation on restricted Boltzmann machines, all messages of a side at once.
+"""Belief propagation on restricted Boltzmann machines; all messages of one side are computed at once.
 
 Sum-, max- and mixed-product (belief_propagation_in_crbms_2017, section 5 and Algorithm 1): in each iteration
 the hidden units answer the visible units, then the visible units answer with the new messages. Messages start
-as log-odds of 0, the paper's 0.5. The result is exact if the coupling is a forest and propagation has
-converged; else a fixed point of sum-product is a stationary point of the Bethe free energy.
+as log-odds of 0 (probability 0.5 in the paper). The result is exact if the coupling is a forest and
+propagation has converged; a fixed point of sum-product is a stationary point of the Bethe free energy.
 
-CPUs and GPUs each have a compiled kernel, used if installed; else the plain reference in torch runs, which
-can also be called for differentiation through every iteration
-(:func:`lmbm_torch.kernels.matrix_bp.plain.propagate`). A second GPU kernel
-(:mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`) runs if a model's messages fit on the chip.
+There are compiled kernels for CPUs and for GPUs. Without them the plain reference in torch runs; it can also
+be called for differentiation through every iteration (:func:`lmbm_torch.kernels.matrix_bp.plain.propagate`).
+A second GPU kernel (:mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`) runs if a model's messages fit on
+the chip.
 """
 
 from __future__ import annotations
@@ -60,38 +60,38 @@ def marginals(
     Args:
         energy: a bipartite energy in float32 or float64, on any device.
         num_iters: the largest number T of iterations.
-        tol: an example has converged, and costs nothing further, once no message to a visible unit changes by
-            more in an iteration, in log-odds. 0 asks for messages that repeat to the last bit.
-        damping: the share of the old log-odds in a message to a visible unit, at least 0 and below 1. Slower:
-            the fast odds form has no damping.
-        known: {0, 1, NaN}, NaN for a free visible unit; the results are conditional on the known units, whose
-            messages are sent from the start.
-        init: the hidden units' first probabilities, for instance an earlier result's ``hidden``: nearly as
-            good a start as messages, in a number for each unit instead of each coupling. By default
-            σ(energy.hidden), and the known units.
+        tol: an example has converged, and takes no more time, once an iteration changes no message to a
+            visible unit by more than ``tol``, in log-odds. With 0, messages must repeat to the last bit.
+        damping: the share of the old log-odds in a message to a visible unit, at least 0 and below 1.
+            Iterations with damping are slower.
+        known: {0, 1, NaN}, NaN for a free visible unit; the results are conditional on the known units.
+        init: the hidden units' first probabilities, for instance ``hidden`` of an earlier result. They are
+            nearly as good a start as messages, and need one number for each unit instead of each coupling. By
+            default σ(energy.hidden), and the known units.
         messages: the first messages, for instance of an earlier result; messages to the hidden units follow
             from the messages to the visible units.
-        keep_messages: return ``messages``, of (batch, visible, hidden) twice, for ``pairwise()``.
+        keep_messages: return ``messages``, two tensors (batch, visible, hidden), which ``pairwise()`` needs.
         backend: ``"auto"``: the fastest for the energy and device. ``"plain"``: the reference in torch, on
             any device. ``"streaming"``: the compiled kernel of numba or, on GPUs, of Triton. ``"resident"``:
             the kernel for GPUs of compute capability 9.0 with all messages on the chip, for models of at most
-            832 × 256 units in float32, without gradients, damping or a start; other requests are refused.
-            Convergence is tested in every fourth iteration only.
+            832 × 256 units in float32, without gradients, damping, ``init`` or ``messages``; other requests
+            are refused. Convergence is tested only in every fourth iteration.
         message_dtype: float32 or float64, in which everything is computed; results have the energy's
-            precision. None: the energy's. Beliefs with messages u are off by about Σ|u| times 6e-8 in
-            float32, at worst: at 784 × 256 units, weights N(0, 0.1²), biases N(0, 1) and 10 iterations,
-            probabilities by 2e-6, and ``log_partition``, which is stationary in the messages, by 4e-4.
-            Choose ``tol`` above the last digit of a message.
+            precision. None: the energy's precision. In float32, log-odds from messages u have errors of about
+            6e-8 times Σ|u| at most. With 784 × 256 units, weights N(0, 0.1²), biases N(0, 1) and 10
+            iterations, the errors of probabilities were 2e-6, of ``log_partition`` 4e-4. ``tol`` must be
+            larger than the rounding errors of messages.
 
     Returns:
-        Marginals with the last change of messages as ``status.residual``, infinite after one iteration
-        without a start; ``status.exact``: converged on a forest.
+        Marginals. ``status.residual``: the last change of messages, infinite after a single iteration without
+        ``init`` or ``messages``; ``status.exact``: propagation converged on a forest.
 
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``; another dtype; ``num_iters`` below 1; a
-            negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape or with other values;
-            ``messages`` or ``init`` of another shape, dtype or device, both, or ``init`` outside [0, 1]; an
-            unknown ``backend`` or ``message_dtype``, or a backend that cannot do the request.
+            negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape than (batch, labels), or
+            with impossible values; ``messages`` or ``init`` of another shape, dtype or device, or both given,
+            or ``init`` outside [0, 1]; an unknown ``backend`` or ``message_dtype``, or a backend that does
+            not support the request.
         ImportError: ``backend="resident"`` without NVRTC.
     """
     propagation = Propagation(backend, message_dtype)
@@ -127,17 +127,17 @@ def max_marginals(
     backend: str = "auto",
     message_dtype: torch.dtype | None = None,
 ) -> BipartiteMarginals:
-    """Return max-product beliefs, of temperature 0: the advantage of the best labelling with a unit at 1.
+    """Return max-product beliefs: how much better the best labelling with a unit at 1 is than with 0.
 
     ``visible`` is σ(m_1 − m_0) with m_y the largest score of any (v, h) with v_i = y: above ½ every best
     labelling has v_i = 1 (``hidden`` likewise). ``log_partition`` is the largest score. Both are exact on a
-    forest, and the zero-temperature Bethe approximation elsewhere.
+    forest; on other graphs they are the zero-temperature Bethe approximation.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments; ``known`` restricts the labellings.
 
     Returns:
-        Same as :func:`marginals`, without gradient; ``pairwise()`` has no meaning.
+        As :func:`marginals`, without gradient; ``pairwise()`` has no meaning.
 
     Raises:
         ValueError: see :func:`marginals`.
@@ -165,9 +165,8 @@ def marginal_map(
     """Return labels of high probability with hidden units summed out, by mixed-product BP (Equation 15).
 
     On this graph an iteration moves every v_i at once to the best value given the others, from v = 0 on.
-    Propagation can end in a cycle of two labellings, even on a tree, and then has not converged. Sequential
-    moves from the labels (:func:`lmbm_torch.inference.messages.conditional_modes.marginal_map`) never make
-    the labels worse.
+    Propagation can end in a cycle of two labellings, even on a tree, and then has not converged.
+    :func:`lmbm_torch.inference.messages.conditional_modes.marginal_map` can improve the labels further.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments.
@@ -204,8 +203,8 @@ def moments(
 ) -> tuple[BipartiteMarginals, Float[Tensor, "visible hidden"]]:
     """Return :func:`marginals` and Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18).
 
-    Both are the gradient of Σ_b ``log_partition`` in the energy's tensors. The pairwise beliefs of single
-    examples are never stored; on a forest the sum is exact where the coupling is not 0.
+    Both together are the gradient of Σ_b ``log_partition`` with respect to the energy's tensors. The pairwise
+    beliefs of single examples are never stored; on a forest the sum is exact where the coupling is not 0.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments.
@@ -232,7 +231,7 @@ def _compiled_marginals(
     result = _marginals(problem, beliefs)
     pairs = pairwise_beliefs(problem, beliefs.visible, beliefs.hidden, beliefs.to_visible)
     singles = (learnt.visible * result.visible).sum(1) + (learnt.hidden * result.hidden).sum(1)
-    # Linear in the energy's tensors, with the fixed point's beliefs as their factors.
+    # Linear in the energy's tensors with the fixed point's beliefs as factors, which are so the gradient.
     linear = singles + torch.einsum("bvh,vh->b", pairs, learnt.coupling)
     log_partition = linear + (result.log_partition - linear).detach()
     if not keep_messages:
@@ -293,7 +292,7 @@ def _is_forest(coupling: Tensor) -> bool:
 
 
 def _bound(energy: BipartiteEnergy, known: Tensor | None) -> Float[Tensor, " batch"]:
-    """Return a bound of −free_energy(v): every bias and weight counts if positive."""
+    """Return a bound of −free_energy(v): the sum of all positive biases and weights, with log-sums."""
     most = clamp(torch.ones_like(energy.visible), known)
     own = torch.where(energy.visible > 0, most, clamp(torch.zeros_like(most), known)) * energy.visible
     reachable = energy.hidden + most @ energy.coupling.clamp(min=0)

@@ -50,27 +50,27 @@ def marginals(
 ) -> Marginals | BipartiteMarginals:
     """Return marginals of the product Π_i q_i(y_i) that maximises E[score] + entropy ≤ log Z.
 
-    Each iteration maximises over every q_i in turn, at once for labels without a coupling: q_i = σ(2 unary_i
-    + 2 Σ_j pairwise_ij (2 q_j − 1)) or, of a bipartite energy, r = σ(hidden + qᵀ coupling) for the hidden
-    units, then q = σ(visible + coupling r). The bound ``log_partition`` never falls. The result depends on
-    the start, and is exact without couplings. Joint marginals are the products of the single marginals.
+    Each iteration maximises over every q_i in turn (labels that are not coupled with each other at once): q_i
+    = σ(2 unary_i + 2 Σ_j pairwise_ij (2 q_j − 1)) or, for a bipartite energy, r = σ(hidden + qᵀ coupling) for
+    the hidden units, then q = σ(visible + coupling r). The bound ``log_partition`` never falls. The result
+    depends on the start, and is exact without couplings. Joint marginals are products of single ones.
 
     Args:
         energy: a Boltzmann machine, restricted or not, on any device; a bipartite energy's labels are the
             visible units.
         num_iters: the largest number of iterations.
-        tol: an example has converged once an iteration changes no q_i by more.
+        tol: an example has converged once an iteration changes no q_i by more than ``tol``.
         init: the first q, in [0, 1]; by default σ(2 unary) or σ(visible), as without couplings.
-        known: {0, 1, NaN}, NaN for a free label; the bound is then of the log partition given the known
-            labels.
+        known: {0, 1, NaN}, NaN for a free label; the bound is then for the log partition over labellings with
+            the known labels.
 
     Returns:
         Marginals with ``status.exact`` false, and in ``status.residual`` the last change of q.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``num_iters`` below 1;
-            a negative ``tol``; ``known`` of another shape or with other values; ``init`` of another shape or
-            dtype, outside [0, 1], or in contradiction to ``known``.
+            a negative ``tol``; ``known`` of another shape than (batch, labels), or with impossible values;
+            ``init`` of another shape or dtype, outside [0, 1], or in contradiction to ``known``.
     """
     energy.check_values()
     check_count("num_iters", num_iters)
@@ -91,8 +91,8 @@ def marginals(
     )
     entropy = (entr(labels) + entr(1 - labels)).sum(-1)
     if isinstance(energy, PairwiseEnergy):
-        # The score is linear in each label: the mean score is the score of the means.
+        # For independent labels, the mean score is the score of the means: it is linear in each label.
         return Marginals(labels, energy.score(labels) + entropy, status)
-    # With the best r put in, the bound is the entropy of q less a free energy.
+    # With the best r, the bound is the entropy of q minus the free energy of the means.
     hidden = energy.hidden_given_visible(labels)
     return BipartiteMarginals(labels, hidden, entropy - energy.free_energy(labels), status)

@@ -1,17 +1,17 @@
-"""Bounds of the log partition from both sides, as close as time and memory allow.
+"""Lower and upper bounds of the log partition, as close as time and memory allow.
 
-Labels are summed out one after another, as in :mod:`~lmbm_torch.inference.graphs.elimination`. A label's
-bucket holds all terms with the label: cliques, and messages of labels before. If a bucket joins more labels
-than a table may have, the bucket is split into parts f_r, each with a copy of the label and an own message
+Labels are summed out in turn, as in :mod:`~lmbm_torch.inference.graphs.elimination`. A label's bucket holds
+all terms with the label: cliques, and messages of labels that were summed out before. If a bucket joins more
+labels than a table may have, the bucket is split into parts f_r, each with a copy of the label and a message
 (Dechter and Rish, Mini-buckets: a general scheme for bounded inference, 2003). For weights w_r that sum to 1,
 Hölder's inequality says
 
     Σ_y Π_r f_r(y) ≤ Π_r (Σ_y f_r(y)^(1/w_r))^(w_r)    where all w_r > 0,
 
 and ≥ if one weight is positive and all others are negative (Liu and Ihler, Bounding the partition function
-using Hölder's inequality, 2011). Both hold for every choice of the weights, and for every field that one copy
-of a label lends to another copy; steps along the bound's gradient improve weights and fields, and every
-step's bound counts. For machines with pairs alone the better of these bounds and the bounds of
+using Hölder's inequality, 2011). Both hold for every choice of the weights, and for every field that is moved
+from one copy of a label to another copy. Gradient steps improve weights and fields; the best bound of all
+steps is the answer. For machines with couplings of pairs only, the better of these bounds and the bounds of
 :mod:`~lmbm_torch.inference.messages.mean_field` and :mod:`~lmbm_torch.inference.messages.tree_reweighted` is
 taken.
 """
@@ -43,7 +43,7 @@ __all__ = ["bounds"]
 
 Bounded = PairwiseEnergy | CliqueEnergy | FactorEnergy
 
-# Structures whose buckets are cached.
+# Largest number of graph structures whose buckets are cached.
 NUM_STRUCTURES = 32
 
 
@@ -53,9 +53,9 @@ class Part:
 
     Args:
         scope: the label, then the others in the order of elimination.
-        cliques: the cliques in the table, by place among all cliques.
-        messages: the places of earlier parts whose messages enter, each with the axes among the table's axes,
-            of size 1 for other labels.
+        cliques: the indices of the cliques that enter the table.
+        messages: the indices of earlier parts whose messages enter the table, each with the message's shape
+            along the table's axes, 1 for other labels.
     """
 
     scope: tuple[int, ...]
@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Label, and the parts for the sum over the label; a part's place counts all parts of all buckets."""
+    """Label, and the parts of the bucket; the index of a part counts the parts of all buckets."""
 
     label: int
     parts: tuple[Part, ...]
@@ -86,7 +86,7 @@ def buckets_of(sizes: tuple[int, ...], scopes: Cliques, most: int) -> tuple[Buck
 
     Args:
         sizes: the number of states of each label.
-        scopes: sets of labels, whose tables have at most ``most`` entries.
+        scopes: the sets of labels of the given tables, which have at most ``most`` entries.
         most: the largest number of entries of a part's table.
     """
     ordering = narrowest(len(sizes), tuple(scope for scope in scopes if len(scope) > 1)).ordering
@@ -123,7 +123,7 @@ def _split(
     sizes: tuple[int, ...],
     most: int,
 ) -> list[_Open]:
-    """Return the parts: messages and tables by decreasing size, each in the part with the least growth."""
+    """Return the parts: put messages and tables, largest first, into the part that grows least."""
     parts: list[_Open] = []
 
     def entries(labels: Iterable[int]) -> int:
@@ -145,14 +145,14 @@ def _split(
     return parts or [_Open({label})]
 
 
-# Bytes of the tables of the examples that are computed together.
+# Largest bytes of the tables of the examples that are computed together.
 MAX_BYTES = 2**30
-# Copies of each table's entries: the table, sums, and the copies for the gradient.
+# Number of copies of each table in memory: the table, sums, and copies for the gradient.
 COPIES = 6
-# Step size of Adam: of the weights' logarithms, and of fields in units of the couplings' largest field
+# Step size of Adam, for the weights' logarithms, and for fields in units of :func:`_reach`
 # (scripts/bench/log_partition_bounds.py).
 LEARNING_RATE = 0.1
-# Largest magnitude of a weight's logarithm: beyond, quotients by the weight lose their digits.
+# Largest magnitude of a weight's logarithm: beyond, divisions by the weight lose too many digits.
 MOST_LOGARITHM = 10.0
 
 
@@ -164,30 +164,30 @@ def bounds(
     rounding.
 
     Both are the log partition if the order of elimination is at most as wide as ``width``. With the smallest
-    width the upper bound is that of tree-reweighted belief propagation, after many steps. The mean field of
-    a graph of tables is a further lower bound, and the only lower bound with log-potentials of −∞.
+    width, the upper bound approaches that of tree-reweighted belief propagation. For a graph of tables, mean
+    field gives a further lower bound, and the only one if there are log-potentials of −∞.
 
     Args:
         energy: a Boltzmann machine or graphs of tables, on any device.
-        known: {0, 1, NaN}, of a graph of tables a state or NaN; NaN for a free label.
-        width: tables have at most 2^(width + 1) entries, or those of the largest given table. Time and memory
-            grow by 2^width, and the gap falls.
-        num_iters: gradient steps; the first is at equal weights.
+        known: {0, 1, NaN}, for a graph of tables a state or NaN; NaN for a free label.
+        width: tables have at most 2^(width + 1) entries, or as many as the largest given table. With a larger
+            width, the gap is smaller; time and memory grow as 2^width.
+        num_iters: the number of gradient steps; the first has equal weights.
 
     Returns:
         The bounds, without a gradient; ``status.exact``: no bucket was split.
 
     Raises:
         ValueError: NaN or infinity in the energy, couplings that differ by direction; ``known`` of another
-            shape or with other values; a ``width`` or ``num_iters`` below 1; a width at which one example's
-            tables exceed a GiB; a graph of tables without an allowed labelling.
+            shape than (batch, labels), or with impossible values; a ``width`` or ``num_iters`` below 1; a
+            width at which one example's tables exceed a GiB; a graph without an allowed labelling.
     """
     check_count("width", width)
     check_count("num_iters", num_iters)
     energy.check_values()
     if not isinstance(energy, FactorEnergy):
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
-    # Tables of single precision would be rounded once more.
+    # In double precision, since tables in single precision would be rounded once more.
     machine = energy.to(torch.float64)
     with torch.inference_mode(False):
         first = to_factors(machine.select(slice(0, 1))).examples()[0]
@@ -229,14 +229,14 @@ def _of_graph(energy: FactorEnergy, width: int, num_iters: int) -> tuple[Tensor,
     upper = torch.cat([_tightened(each, 1, num_iters) for each in problem.pieces()])
     if not problem.is_split:
         return upper, upper, splits
-    # Hölder's inequality in reverse divides by negative weights, which −∞ does not allow.
+    # The reversed inequality divides by negative weights, which is impossible with −∞.
     if bool((problem.table == -torch.inf).any()):
         return torch.full_like(upper, -torch.inf), upper, splits
     return torch.cat([_tightened(each, -1, num_iters) for each in problem.pieces()]), upper, splits
 
 
 def _rounded_towards(values: Tensor, side: int, dtype: torch.dtype) -> Tensor:
-    """Return values in another precision, rounded to the safe side."""
+    """Return values in another precision, rounded up for ``side`` 1 and down for −1."""
     rounded = values.to(dtype)
     crossed = (values - rounded.double()) * side > 0
     return torch.where(crossed, rounded.nextafter(torch.full_like(rounded, side * math.inf)), rounded)
@@ -246,12 +246,12 @@ class _Problem(NamedTuple):
     """Graph of tables for the elimination, in double precision.
 
     Args:
-        buckets: in the order of elimination.
-        sizes: numbers of states; of removed states none.
+        buckets: the buckets in the order of elimination.
+        sizes: the number of states of each label, without removed states.
         scopes: the labels of each table, unaries first.
-        first: the first entry of each table, and the number of entries.
+        first: the index of each table's first entry, and the number of all entries.
         table: (batch, entries), 0 for excluded states.
-        excluded: for each label (batch, states) of states that −∞ in the unary rules out; empty if none is.
+        excluded: for each label a mask (batch, states) of the states with −∞ in the unary; or empty.
     """
 
     buckets: tuple[Bucket, ...]
@@ -263,8 +263,8 @@ class _Problem(NamedTuple):
 
     @classmethod
     def of(cls, energy: FactorEnergy, width: int) -> _Problem:
-        """Return the problem, or refuse tables that do not fit into memory."""
-        # Impossible states stay: an example alone must have the buckets of a batch.
+        """Return the problem; raise ValueError if its tables do not fit into memory."""
+        # Impossible states are kept, so that an example has the same buckets alone and in a batch.
         graph = energy.without_constants()
         structure = graph.structure
         sizes, scopes = structure.num_states, structure.every_scope
@@ -278,8 +278,8 @@ class _Problem(NamedTuple):
         limit = limit_bytes(MAX_BYTES)
         if problem.bytes_each > limit:
             raise ValueError(
-                f"width: expected tables of at most {limit / 2**30:.3g} GiB for an example, got some "
-                f"{problem.bytes_each / 2**30:.3g} GiB for {width}"
+                f"width: expected tables of at most {limit / 2**30:.3g} GiB for an example, got about "
+                f"{problem.bytes_each / 2**30:.3g} GiB with width {width}"
             )
         return problem
 
@@ -318,7 +318,7 @@ class _Problem(NamedTuple):
 
 
 def _tightened(problem: _Problem, sign: int, num_iters: int) -> Float[Tensor, " batch"]:
-    """Return the least upper bound of the steps for ``sign`` 1, the largest lower bound for −1."""
+    """Make ``num_iters`` steps; return the best upper bound for ``sign`` 1, the best lower one for −1."""
     tables = problem.tables()
     if not problem.is_split:
         return _eliminate(problem, tables, {}, {})
@@ -350,7 +350,7 @@ def _tightened(problem: _Problem, sign: int, num_iters: int) -> Float[Tensor, " 
 
 
 def _reach(problem: _Problem) -> Float[Tensor, " batch"]:
-    """Return the mean over labels of half the ranges of the tables, the unit of lent fields."""
+    """Return half the range of the tables, as a mean over labels: the unit of moved fields."""
     total = torch.zeros_like(problem.table[:, 0])
     for first, last in pairwise(problem.first):
         table = problem.table[:, first:last]
@@ -360,13 +360,13 @@ def _reach(problem: _Problem) -> Float[Tensor, " batch"]:
 
 
 def _over(table: Tensor, share: Tensor) -> Tensor:
-    """Return table / share; −∞ stays −∞ of any share, without a gradient."""
+    """Return table / share; −∞ stays −∞ for any share, without a gradient."""
     out = table == -torch.inf
     return (table.masked_fill(out, 0) / share).masked_fill(out, -torch.inf)
 
 
 def _log_sum(table: Tensor) -> Tensor:
-    """Return log Σ exp over axis 1; −∞ of no finite entry, with gradients of 0."""
+    """Return log Σ exp over axis 1; without a finite entry −∞, with gradients of 0."""
     largest = table.detach().amax(1, keepdim=True)
     largest = largest.masked_fill(largest == -torch.inf, 0)
     total = (table - largest).exp().sum(1)
@@ -380,7 +380,7 @@ def _times(share: Tensor, message: Tensor) -> Tensor:
 
 
 def _weights(logarithms: Float[Tensor, "batch parts"], sign: int) -> Float[Tensor, "batch parts"]:
-    """Return weights that sum to 1: all positive, or for a lower bound the first alone."""
+    """Return weights that sum to 1: all positive, or for a lower bound only the first positive."""
     bounded = logarithms.clamp(-MOST_LOGARITHM, MOST_LOGARITHM)
     if sign > 0:
         return bounded.softmax(1)
@@ -391,7 +391,7 @@ def _weights(logarithms: Float[Tensor, "batch parts"], sign: int) -> Float[Tenso
 def _eliminate(
     problem: _Problem, tables: list[Tensor], weights: dict[int, Tensor], fields: dict[int, Tensor]
 ) -> Float[Tensor, " batch"]:
-    """Return the sum over all labels, each part with a weight and a lent field."""
+    """Return the bound: the sum over all labels, in which each part has a weight and a moved field."""
     messages: list[Tensor] = []
     total = torch.zeros_like(problem.table[:, 0])
     for bucket in problem.buckets:

@@ -1,9 +1,8 @@
-"""Labels from marginals: each visible unit at the likelier value, or the labelling with most expected right
-labels.
+"""Labels from marginals: the likelier value of each visible unit, or the labelling with the most expected
+right labels.
 
-The expected number of right labels is Σ_i P(y_i = ŷ_i), linear in ŷ whatever the dependence of the labels.
-The marginals
-stay fixed during a search: a search that holds a label does not condition the marginals on the label.
+The expected number of right labels is Σ_i P(y_i = ŷ_i), which is linear in ŷ however labels depend on each
+other. Marginals stay fixed: if a search fixes a label, the marginals of other labels do not change.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def marginal_modes(
     *,
     marginals: Callable[[BipartiteEnergy], BipartiteMarginals] = matrix_bp.marginals,
 ) -> Decoding:
-    """Return v_i = [P(v_i = 1) > ½], with the most right labels on average (section 3.3 of the 2017 paper).
+    """Return v_i = [P(v_i = 1) > ½], right for the most labels on average (section 3.3 of the 2017 paper).
 
     Args:
         energy: a bipartite energy.
@@ -53,7 +52,7 @@ def joint_modes(
     *,
     max_marginals: Callable[[BipartiteEnergy], BipartiteMarginals] = matrix_bp.max_marginals,
 ) -> Decoding:
-    """Return v_i = [max-marginal of v_i = 1 is above ½], the visible part of the joint MAP if exact.
+    """Return v_i = [max-marginal of v_i = 1 is above ½]; if exact, this is part of the joint MAP.
 
     Args:
         energy: a bipartite energy.
@@ -61,14 +60,14 @@ def joint_modes(
             with settings.
 
     Returns:
-        Labels and the best states of the ``hidden`` units given the labels, with the score; the bound is
-        infinite if propagation is not exact.
+        Labels, the best states of the ``hidden`` units given the labels, and the score; the bound is infinite
+        if propagation is not exact.
     """
     found = max_marginals(energy)
     labels = (found.visible > 0.5).long()
     hidden = (energy.hidden_fields(labels) > 0).long()
     score = energy.score(labels, hidden)
-    # Less a margin for rounding; each unit breaks ties alone.
+    # With a tolerance for rounding. At ties the units' choices may not fit together: compare the score.
     least = found.log_partition - 1e3 * torch.finfo(score.dtype).eps * (1 + found.log_partition.abs())
     exact = found.status.exact & (score >= least)
     bound = torch.where(exact, score, torch.inf)
@@ -87,23 +86,24 @@ def decode(
     """Return argmax_ŷ Σ_i P(y_i = ŷ_i) over the labellings that obey all rules, or the ``top_k`` best.
 
     Args:
-        marginals: of the labels, {0, 1}, conditional on any evidence.
-        known: {0, 1, NaN}, held labels, NaN for a label to decode.
-        top_k: the number of labellings, best first.
+        marginals: the marginals of binary labels, conditional on any evidence.
+        known: {0, 1, NaN}, fixed labels, NaN for a label to decode.
+        top_k: the number of labellings to return, best first.
         constraints: rules over the labels.
 
     Returns:
         Labels whose objective is the expected number of right labels under these marginals, with the bound of
-        the search; ``status.exact``: marginals and search are exact; ``num_iters`` of the marginals.
+        the search. ``status.exact``: marginals and search are exact; ``status.num_iters`` is that of the
+        marginals.
 
     Raises:
-        ValueError: ``known`` of another shape or with other values; constraints of another number of labels,
-            or that contradict the known labels; ``top_k`` below 1, or above the number of an example's
-            labellings.
+        ValueError: ``known`` of another shape than (batch, labels), or with impossible values; constraints
+            over another number of labels, or constraints that contradict the known labels; ``top_k`` below 1,
+            or above the number of an example's labellings.
     """
     probability = marginals.labels.double()
     batch_size, num_labels = probability.shape
-    # Log-odds are twice the fields: the log-probability is Σ_i ŷ_i (2 P(y_i = 1) − 1) and a constant.
+    # Fields are half log-odds: so the log-probability is Σ_i ŷ_i (2 P(y_i = 1) − 1) plus a constant.
     fields = probability - 0.5
     no_parents = torch.zeros(num_labels, num_labels, dtype=fields.dtype, device=fields.device)
     independent = DirectedEnergy(fields, no_parents, torch.arange(num_labels, device=fields.device))
@@ -128,5 +128,5 @@ def decode(
 
 
 def _expected_right(probability: Tensor, labels: Tensor) -> Tensor:
-    """Return Σ_i P(y_i = ŷ_i) of labellings (batch, labellings, labels), (batch, labellings)."""
+    """Return Σ_i P(y_i = ŷ_i), (batch, labellings), for labellings (batch, labellings, labels)."""
     return torch.where(labels == 1, probability[:, None], 1 - probability[:, None]).sum(-1)

@@ -1,12 +1,13 @@
-"""Belief propagation on Boltzmann machines with couplings of pairs, all messages at once.
+"""Belief propagation on Boltzmann machines with couplings of pairs; all messages are computed at once.
 
-Exact if the couplings form a forest and propagation has converged, after about as many iterations as the
-longest path has couplings; else a fixed point of sum-product is a stationary point of the Bethe free energy.
-The cost is the largest number of neighbours times the number of labels.
+The result is exact if the couplings form a forest and propagation has converged, after about as many
+iterations as the longest path has couplings. On other graphs, a fixed point of sum-product is a stationary
+point of the Bethe free energy. The cost of an iteration is the number of labels times the largest number of
+neighbours.
 
 If propagation does not converge, Newton's method finds a minimum of the Bethe free energy. Given the means of
-two coupled spins the best joint distribution has a closed form: the free energy is a function of the labels'
-means alone (belief optimisation: Welling and Teh, UAI 2001). The stationary points are the fixed points of
+two coupled spins, the best joint distribution has a closed form: so the free energy is a function only of the
+labels' means (belief optimisation: Welling and Teh, UAI 2001). The stationary points are the fixed points of
 propagation; descent finds minima only. Fields f are half log-odds; the distribution of a pair is exp(J s_i
 s_j + a s_i + b s_j), with the cavity fields a and b of i and j, and
 
@@ -36,22 +37,22 @@ __all__ = ["marginals", "max_marginals"]
 
 Array = NDArray[np.float64]
 
-# Labels beyond which a matrix of labels by labels takes more than 32 MB.
+# Largest number of labels for Newton's method: a matrix of labels by labels then takes 32 MB.
 MAX_LABELS = 2000
-# Largest change of a half log-odds in a step, the range of the quadratic model.
+# Largest change of a half log-odds in a step: farther away the quadratic model is not good.
 LARGEST_STEP = 2.0
-# Least curvature of a direction if the function is not convex.
+# Least curvature that is assumed along a direction if the function is not convex.
 LEAST_CURVATURE = 1e-3
-# Least share of the predicted decrease in a step, and halvings of a step at most.
+# Least share of the predicted decrease that a step must reach, and largest number of halvings of a step.
 SUFFICIENT = 1e-4
 MAX_HALVINGS = 30
-# Iterations of Newton's method on pairs, safeguarded by bisection, and the relative rounding of the result.
+# Most iterations of Newton's method on pairs (safeguarded by bisection); the result's relative rounding.
 PAIR_ITERS = 100
 ROUND_OFF = 1e-14
 
 
 class Model(NamedTuple):
-    """Single model of a batch.
+    """Model of a single example.
 
     Args:
         unary: (labels,).
@@ -76,7 +77,7 @@ class Point(NamedTuple):
 def descended(
     graph: Graph, messages: Tensor, status: Status, *, tol: float, num_iters: int
 ) -> tuple[Tensor, Status]:
-    """Return messages and status after descent of the examples without convergence.
+    """Minimise the Bethe free energy of the examples without convergence; return messages and status.
 
     Args:
         messages: (batch, labels, neighbours).
@@ -101,7 +102,7 @@ def descended(
 
 
 def _model(graph: Graph, row: int) -> tuple[Model, Tensor]:
-    """Return an example, and the places of the messages to the pairs' first, then second labels."""
+    """Return an example's model, and the indices of the messages to the pairs' first, then second labels."""
     coupling = graph.coupling[row if len(graph.coupling) > 1 else 0].detach()
     is_first = torch.arange(len(coupling), device=coupling.device)[:, None] < graph.neighbours
     place = (is_first & (coupling != 0)).flatten().nonzero().flatten()
@@ -116,8 +117,8 @@ def _model(graph: Graph, row: int) -> tuple[Model, Tensor]:
 def descend(model: Model, start: Array, tol: float, num_iters: int) -> tuple[Point, float, int]:
     """Minimise the Bethe free energy from the fields ``start``; return point, largest |gradient| and steps.
 
-    The gradient by the mean of a label is the field of the label, less the unary and the sum of the messages
-    to the label. So one more update of belief propagation changes no message by more than the largest
+    The gradient with respect to a label's mean is the label's field minus its unary and the sum of the
+    messages to it. Hence one more update of belief propagation changes no message by more than the largest
     |gradient|.
     """
     point = _paired(model, start)
@@ -133,12 +134,12 @@ def descend(model: Model, start: Array, tol: float, num_iters: int) -> tuple[Poi
 
 
 def _step(model: Model, point: Point, gradient: Array) -> Point | None:
-    """Return the point after one step; None if the value falls nowhere on the way."""
+    """Return the point after one step; None if no step length lowers the value."""
     direction = _direction(model, point, gradient)
     if not np.isfinite(direction).all():
         return None
     direction *= min(1.0, LARGEST_STEP / np.abs(direction).max())
-    # By the means, with the variance as the derivative by the fields.
+    # The gradient is with respect to means; the variance is the derivative of means with respect to fields.
     slope = float((gradient * direction) @ _variance(point.fields))
     value = _free_energy(model, point)
     for halvings in range(MAX_HALVINGS):
@@ -150,15 +151,14 @@ def _step(model: Model, point: Point, gradient: Array) -> Point | None:
 
 
 def _direction(model: Model, point: Point, gradient: Array) -> Array:
-    """Return Newton's direction; with the magnitudes of the curvatures if the function is not convex."""
+    """Return Newton's direction; if the function is not convex, with the magnitudes of the curvatures."""
     by_first, by_second = _response(point.first, model.coupling), _response(point.second, model.coupling)
     squares = np.minimum(by_first * by_second, 1 - LEAST_CURVATURE**4)
     labels = len(point.fields)
     own = np.ones(labels)
     np.add.at(own, model.first, squares / (1 - squares))
     np.add.at(own, model.second, squares / (1 - squares))
-    # With fields for means the matrix is not symmetric, but keeps the digits of labels that are almost
-    # certain.
+    # In fields instead of means, the matrix is not symmetric, but precise for labels that are almost certain.
     hessian, scaled = np.diag(own), np.diag(own)
     hessian[model.first, model.second] = -by_second / (1 - squares)
     hessian[model.second, model.first] = -by_first / (1 - squares)
@@ -195,7 +195,7 @@ def _free_energy(model: Model, point: Point) -> float:
 
 
 def _paired(model: Model, fields: Array) -> Point:
-    """Return the cavity fields of the pairs with these fields: b + u(f_i − u(b)) rises with b, to f_j."""
+    """Return the pairs' cavity fields for these fields: solve b + u(f_i − u(b)) = f_j, which rises with b."""
     first, second, coupling = fields[model.first], fields[model.second], model.coupling
     low, high = second - np.abs(coupling), second + np.abs(coupling)
     b = second.copy()
@@ -254,36 +254,36 @@ def marginals(
 ) -> Marginals:
     """Return sum-product marginals, and the Bethe approximation of the log partition.
 
-    Examples without convergence, as for strong couplings of both signs in many cycles, continue by descent of
-    the Bethe free energy from the last beliefs. The free energy falls in every step and ends at a fixed
-    point, too; for 400 labels a step takes some 20 ms.
+    Examples that do not converge, for instance with strong couplings of both signs in many cycles, continue
+    with a descent of the Bethe free energy from the last beliefs. Each step lowers the free energy, and the
+    end is a fixed point, too; for 400 labels a step takes some 20 ms.
 
-    ``log_partition`` is differentiable in the energy's tensors with constant messages. At a fixed point,
-    where ``log_partition`` is stationary in the messages, this is the gradient: the beliefs of labels and
-    pairs. The gradient is not differentiable again.
+    ``log_partition`` is differentiable in the energy's tensors, with messages held constant. At a fixed
+    point, where ``log_partition`` is stationary in the messages, this is the true gradient: the beliefs of
+    labels and pairs. There is no second derivative.
 
     Args:
         energy: a Boltzmann machine in float32 or float64, on any device.
         num_iters: the largest number of iterations.
-        tol: an example has converged, and stays unchanged, once no message differs by more from the message
-            of the cavity field, in units of the local fields.
+        tol: an example has converged, and no longer changes, once an undamped update would change no message
+            by more than ``tol``, in units of the local fields.
         damping: the share of the old value in a message, at least 0 and below 1.
-        newton_iters: the largest number of steps of descent, in float64 on the CPU, 0 for no descent; there
-            is no descent for ``tol`` = 0 and for more than 2,000 labels, whose Hessian would be large.
+        newton_iters: the largest number of steps of the descent, in float64 on the CPU; 0 for no descent.
+            With ``tol`` = 0 or more than 2,000 labels (whose Hessian would be large) there is no descent.
         known: {0, 1, NaN}, NaN for a free label; the results are conditional on the known labels.
         messages: the first messages, for instance of an earlier result, of the same coupled pairs.
         keep_messages: return ``messages``.
 
     Returns:
-        Marginals with ``status.residual`` in the units of ``tol``; ``status.exact``: converged on a forest.
-        ``status.num_iters`` includes the steps of descent.
+        Marginals with ``status.residual`` in the units of ``tol``; ``status.exact``: propagation converged on
+        a forest. ``status.num_iters`` includes the steps of descent.
 
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``, or couplings that are not symmetric;
             another dtype; ``num_iters`` below 1; a negative ``tol`` or ``newton_iters``; ``damping`` outside
-            [0, 1); ``known`` of another shape or with other values; ``messages`` of another shape, dtype,
-            device or graph.
-        RuntimeError: in the backward pass of a gradient.
+            [0, 1); ``known`` of another shape than (batch, labels), or with impossible values; ``messages``
+            of another shape, dtype, device or graph.
+        RuntimeError: a gradient is differentiated again.
     """
     graph = Graph.of(first_order(energy, "pairwise_bp.marginals"), known, sum_tail)
     check_not_negative("newton_iters", newton_iters)
@@ -304,17 +304,17 @@ def max_marginals(
     messages: PairwiseMessages | None = None,
     keep_messages: bool = False,
 ) -> Marginals:
-    """Return max-product beliefs, of temperature 0: the advantage of the best labelling with a label at 1.
+    """Return max-product beliefs: how much better the best labelling with a label at 1 is than with 0.
 
     ``labels`` is σ(m_1 − m_0) with m_y the largest score of any labelling with y_i = y: above ½ every best
-    labelling has y_i = 1. ``log_partition`` is the largest score. Both are exact on a forest, and the
-    zero-temperature Bethe approximation elsewhere.
+    labelling has y_i = 1. ``log_partition`` is the largest score. Both are exact on a forest; on other graphs
+    they are the zero-temperature Bethe approximation.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments; ``known`` restricts the labellings.
 
     Returns:
-        Same as :func:`marginals`, without gradient.
+        As :func:`marginals`, without gradient.
 
     Raises:
         ValueError: see :func:`marginals`.
@@ -324,11 +324,11 @@ def max_marginals(
 
 
 def _bethe(graph: Graph, messages: Float[Tensor, "batch labels neighbours"]) -> Float[Tensor, " batch"]:
-    """Return Σ_i (1 − degree_i) log Z_i + Σ_ij log Z_ij, with labels' fields and pairs' cavity fields."""
+    """Return Σ_i (1 − degree_i) log Z_i + Σ_ij log Z_ij, from labels' fields and pairs' cavity fields."""
     fields = graph.fields(messages)
     cavities = graph.cavities(fields, messages)
     back = graph.reversed(cavities)
-    # Spins that agree, then spins that differ; log(e^a + e^b) is (a + b)/2 + size((a − b)/2).
+    # The cases of equal spins and of different spins; log(e^a + e^b) is (a + b)/2 + size((a − b)/2).
     agree, differ = graph.size(cavities + back), graph.size(cavities - back)
     pairs = (agree + differ) / 2 + graph.size(graph.coupling + (agree - differ) / 2)
     labels = (1 - graph.appearance.sum(-1)) * graph.size(fields)

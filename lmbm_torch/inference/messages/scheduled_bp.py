@@ -1,8 +1,8 @@
-"""Belief propagation on restricted Boltzmann machines in other orders, and mixed products annealed.
+"""Belief propagation on restricted Boltzmann machines in other orders, and annealed mixed products.
 
-References in torch for small models: :mod:`~lmbm_torch.inference.messages.matrix_bp` sends all messages of a
-side at once, these send the messages of one hidden unit after another. Sequential and residual schedules
-need fewer updates and converge more often; annealing keeps mixed-product propagation out of cycles.
+Reference routines in torch for small models: :mod:`~lmbm_torch.inference.messages.matrix_bp` sends all
+messages of a side at once, these routines one hidden unit's at a time. Sequential and residual schedules need
+fewer updates and converge more often; annealing keeps mixed-product propagation out of cycles.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ def marginals(
 ) -> BipartiteMarginals:
     """Return sum-product marginals with the hidden units updated one by one.
 
-    Fixed points are those of :func:`matrix_bp.marginals <lmbm_torch.inference.messages.matrix_bp.marginals>`.
+    Fixed points are the same as for :func:`matrix_bp.marginals
+    <lmbm_torch.inference.messages.matrix_bp.marginals>`.
 
     Args:
         energy: a bipartite energy in float32 or float64, on any device.
         schedule: ``"sequential"``, hidden units in turn; or ``"residual"``, in each example the hidden unit
             whose messages would change most (Elidan et al. 2006).
         num_iters: the largest number of iterations, each of as many updates as hidden units.
-        tol: an iteration without a larger change of a message, in log-odds, is the last.
+        tol: propagation ends after an iteration that changes no message by more than ``tol``, in log-odds.
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Raises:
@@ -58,7 +59,7 @@ def marginals(
     model = _Model.of(energy, known)
     sent = torch.zeros_like(model.visible * energy.coupling)
     iters = _propagated(model, sent, 1.0, num_iters, tol, schedule)
-    # One more iteration of all messages says how far from a fixed point they are, and gives the values.
+    # One more iteration of all messages gives their distance from a fixed point, and the values.
     found = matrix_bp.marginals(
         energy, num_iters=1, tol=tol, known=known, messages=_messages(model, sent), backend="plain"
     )
@@ -78,16 +79,16 @@ def marginal_map(
 ) -> Decoding:
     """Return labels of high probability with hidden units summed out, by annealed mixed-product propagation.
 
-    Temperature 1 is sum-product; towards 0 the entropy of the visible units is worth less, and their beliefs
-    become labels (Liu and Ihler 2013: belief^{1/T} at visible units). The last messages start the propagation
-    of temperature 0, :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map`.
-    On random models of 18 to 22 units with strong couplings the best labels are found for 94 % of the
-    examples; by temperature 0 alone for 72 %, and after temperature 1 for 89 %.
+    Temperature 1 is sum-product. At lower temperatures the entropy of the visible units counts less, until
+    their beliefs are labels (Liu and Ihler 2013: belief^{1/T} at visible units). The last messages are the
+    start of the propagation at temperature 0, :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map`.
+    On random models of 18 to 22 units with strong couplings, the best labels are found for 94 % of the
+    examples; with temperature 0 only, for 72 %; with temperature 1 and then 0, for 89 %.
 
     Args:
         energy: a bipartite energy in float32 or float64, on any device.
-        temperatures: above 0, in the order of their use.
-        num_iters: the largest number of iterations at each temperature, sequential ones.
+        temperatures: the temperatures above 0, in the order of their use.
+        num_iters: the largest number of sequential iterations at each temperature.
         tol, known: see :func:`marginals`.
 
     Raises:
@@ -151,7 +152,7 @@ def _propagated(
     tol: float,
     schedule: str,
 ) -> int:
-    """Change ``sent``, the messages to the visible units, and return the number of iterations."""
+    """Update ``sent``, the messages to the visible units, in place; return the number of iterations."""
     examples, num_hidden = torch.arange(len(sent), device=sent.device), sent.shape[2]
     for made in range(1, num_iters + 1):
         change = 0.0
@@ -175,7 +176,7 @@ def _answers(
     temperature: float,
     units: Tensor | None = None,
 ) -> Float[Tensor, "batch visible *hidden"]:
-    """Return new messages to the visible units, of all hidden units or of one for each example."""
+    """Return new messages to the visible units, from all hidden units or from one of each example."""
     beliefs = (model.visible + sent.sum(2, keepdim=True)) / temperature
     if units is not None:
         model, sent = model.of_units(units), sent.gather(2, units[:, None, None].expand(-1, sent.shape[1], 1))

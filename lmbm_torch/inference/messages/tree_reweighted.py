@@ -1,22 +1,21 @@
-"""Messages along the couplings of a Boltzmann machine, and an upper bound of the log partition by trees.
+"""Messages along the couplings of a Boltzmann machine, and a bound of the log partition by random trees.
 
-With s = 2y − 1 messages are local fields, half a log-odds each. Label j, with the field c without the message
+With spins s = 2y − 1, messages are local fields: half log-odds. Label j, with the field c without the message
 from i, sends to a neighbour i, with coupling J,
 
     u = ½ size(c + J) − ½ size(c − J),     size(x) = log 2cosh(x) for sums, |x| for maxima,
 
-and log Σ or max over both spins of a pair are sizes as well: sums and maxima differ by ``size`` alone. A
-pair's appearance ρ, the chance to be on a random tree, reweighs propagation: u is then of J/ρ, and counts ρ
-times in the field of i. For plain propagation ρ is 1.
+and log Σ or max over both spins of a pair are sizes as well: sum-product and max-product differ only in
+``size``. A pair's appearance ρ is the probability that a random tree contains the pair. In reweighted
+propagation u is computed with J/ρ, and counts ρ times in the field of i. For plain propagation ρ is 1.
 
-Pairs count as often as they are on a random spanning tree, drawn with a chance proportional to the product of
-the tree's weights (of a tree for each connected part; Wainwright, Jaakkola and Willsky 2005). By the
-effective resistance R_ij this is ρ_ij = w_ij R_ij, on a complete graph with equal weights (labels − 1) /
-pairs.
+The random spanning tree is drawn with a probability proportional to the product of the weights (one tree for
+each connected part; Wainwright, Jaakkola and Willsky 2005). By the effective resistance R_ij this is ρ_ij =
+w_ij R_ij, on a complete graph with equal weights (labels − 1) / pairs.
 
-The bound holds at any messages, converged or not. Let r_i be the chance of label i to be the tree's root,
-drawn uniformly, and ρ_{i|j} the chance of j to be the parent of i, ρ_{i|j} + ρ_{j|i} = ρ_ij. Then H(y) is at
-most Σ_i r_i H(y_i) + Σ_ij ρ_{i|j} H(y_i | y_j), since conditioning on fewer labels can only add to an
+The bound holds at any messages, converged or not. Let r_i be the probability that label i is the tree's root,
+drawn uniformly, and ρ_{i|j} the probability that j is the parent of i, ρ_{i|j} + ρ_{j|i} = ρ_ij. Then H(y) is
+at most Σ_i r_i H(y_i) + Σ_ij ρ_{i|j} H(y_i | y_j), since conditioning on fewer labels can only add to an
 entropy, and log Z = E[score] + H(y) is at most E[score] plus this sum. With any numbers c_ij the score is
 Σ_ij ρ_{i|j} (J_ij s_j / ρ_ij + c_ij) s_i + Σ_i (unary_i − Σ_j ρ_{i|j} c_ij) s_i. Maximising over each p(y_i |
 y_j) alone, then over each p(y_i), gives
@@ -51,11 +50,12 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginals"]
 
-# Bytes of the messages that are iterated together on the CPU, in the cache with all intermediate values (20
-# examples of 400 labels, 13 MB in all, take 30 ns a message and step together, 10 ns in parts of 1 to 3 MB).
+# Largest bytes of the messages that are iterated together on the CPU, so that they and all intermediate
+# values fit into the cache (for 20 examples of 400 labels, 13 MB in all, a message takes 30 ns a step; in
+# parts of 1 to 3 MB 10 ns).
 CPU_CHUNK_BYTES = 2**20
 
-# size(x) − |x|: apart from the rest, so that messages of weak couplings lose no digits to strong fields.
+# size(x) − |x|, computed apart from |x|: so messages of weak couplings stay precise in strong fields.
 Tail = Callable[[Tensor], Tensor]
 
 
@@ -71,19 +71,19 @@ def max_tail(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Graph:
-    """Batch of models as a table with a row of neighbours for each label, and the arithmetic of messages.
+    """Batch of models as a table with a row of neighbours for each label, with functions on messages.
 
-    An axis ``rows`` has one entry if all examples share the values. A label with fewer neighbours than others
-    has a row that ends in the label itself, with coupling 0.
+    An axis ``rows`` has one entry if all examples share the values. Shorter rows are filled up with the label
+    itself, with coupling 0.
 
     Args:
-        unary: fields without neighbours.
+        unary: the labels' unary log-potentials.
         constant: the known labels' part of the log partition, and the energy's own constant.
-        neighbours: two places for every pair that is coupled in any example.
-        reverse: the place of the message in the other direction, places counted row by row.
+        neighbours: the neighbours of each label: pairs that are coupled in any example.
+        reverse: the index of the message in the other direction; indices count row by row.
         coupling: J.
-        appearance: ρ, 0 for pairs without a coupling in the example.
-        tail: of the size for sums or maxima.
+        appearance: ρ, 0 for pairs that the example does not couple.
+        tail: :func:`sum_tail` or :func:`max_tail`.
     """
 
     unary: Float[Tensor, "batch labels"]
@@ -100,7 +100,7 @@ class Graph:
 
         Raises:
             ValueError: NaN or infinity in the energy, or couplings that are not symmetric; another dtype;
-                ``known`` of another shape or with other values.
+                ``known`` of another shape than (batch, labels), or with impossible values.
         """
         energy.check_values()
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
@@ -111,7 +111,7 @@ class Graph:
         coupling = free.pairwise[..., label, neighbours].reshape(-1, *neighbours.shape)
         constant = free.constant
         if known is not None:
-            # With neither field nor coupling a label still has two states.
+            # Known labels have no field and no coupling, but still two states in the sums: subtract them.
             constant = constant - (tail(torch.zeros_like(known, dtype=free.dtype)) * ~known.isnan()).sum(1)
         appearance = (coupling != 0).to(free.dtype)
         return cls(free.unary, constant, neighbours, reverse, coupling, appearance, tail)
@@ -132,7 +132,7 @@ class Graph:
     def at_places(
         self, matrix: Float[Tensor, "*rows labels labels"]
     ) -> Float[Tensor, "*rows labels neighbours"]:
-        """Return the entries of a (to label, from label) matrix, one for each message."""
+        """Return the entry of a (to label, from label) matrix for each message."""
         label = torch.arange(len(self.neighbours), device=matrix.device)[:, None]
         return matrix[..., label, self.neighbours]
 
@@ -162,13 +162,13 @@ class Graph:
     def answers(
         self, cavities: Float[Tensor, "batch labels neighbours"], scaled: Float[Tensor, "_ labels neighbours"]
     ) -> Float[Tensor, "batch labels neighbours"]:
-        """Return the messages of these cavity fields."""
+        """Return the messages that senders with these cavity fields send."""
         most = scaled.abs()
         hard = scaled.sign() * cavities.clamp(-most, most)
         return hard + (self.tail(cavities + scaled) - self.tail(cavities - scaled)) / 2
 
     def is_forest(self) -> Bool[Tensor, " rows"]:
-        """Return whether the couplings close no cycle: leaf after leaf is cut off until no label is left."""
+        """Return whether the couplings close no cycle: cut off leaves until nothing is left."""
         coupled = self.coupling != 0
         left = torch.ones_like(coupled[..., 0])
         while True:
@@ -186,10 +186,10 @@ def propagate(
 ) -> Marginals:
     """Pass messages until convergence; return the beliefs, and ``log_partition`` of the last messages.
 
-    ``log_partition`` is differentiable with constant messages.
+    ``log_partition`` is differentiable, with messages held constant.
 
     Args:
-        finish: improves the last messages, with their status.
+        finish: a function that improves the last messages and their status.
 
     Raises:
         ValueError: ``num_iters`` below 1; a negative ``tol``; ``damping`` outside [0, 1); ``messages`` of
@@ -232,8 +232,8 @@ def _iterate(graph: Graph, start: Tensor, settings: Settings) -> tuple[Tensor, S
         answers = graph.answers(graph.cavities(graph.fields(messages), messages), scaled)
         return torch.lerp(answers, messages, kept).flatten(1)
 
-    # The damped share of a message must not count as convergence: the tolerance limits the distance of
-    # messages from the undamped messages.
+    # Damping makes changes small without convergence: so the tolerance is for the difference to the undamped
+    # messages.
     moves = 1 - kept
     flat, status = ascent.repeat(
         update, start.flatten(1), num_iters=settings.num_iters, tol=settings.tol * moves
@@ -249,15 +249,15 @@ def _start(graph: Graph, settings: Settings) -> Float[Tensor, "batch labels neig
     if to_labels is None:
         return graph.unary.new_zeros(shape)
     if not torch.equal(settings.messages.neighbours, graph.neighbours):
-        raise ValueError("messages.neighbours: expected the pairs that the energy couples, got others")
-    # No message passes without a coupling in this example, whatever the start.
+        raise ValueError("messages.neighbours: expected the pairs that the energy couples, got other pairs")
+    # Pairs that an example does not couple have messages of 0, also at the start.
     return to_labels * (graph.coupling != 0)
 
 
 def _neighbours(
     coupled: Bool[Tensor, "labels labels"],
 ) -> tuple[Int[Tensor, "labels neighbours"], Int[Tensor, " places"]]:
-    """Return the table of neighbours, and each message's reverse; fillers are their own reverse."""
+    """Return the table of neighbours, and the index of each message's reverse (for fillers, of itself)."""
     degree = coupled.sum(1)
     most = max(1, int(degree.max()))
     label = torch.arange(len(coupled), device=coupled.device)[:, None]
@@ -270,7 +270,7 @@ def _neighbours(
     return neighbours, reverse.flatten()
 
 
-# Largest ratio of tree weights: beyond, the chances of trees lose all digits on long chains.
+# Largest ratio of two tree weights: beyond, the probabilities of trees lose all digits on long chains.
 MAX_WEIGHT_RATIO = 1e6
 
 
@@ -288,19 +288,20 @@ def marginals(
 ) -> Marginals:
     """Return tree-reweighted marginals; ``log_partition`` is never below the exact value, up to rounding.
 
-    The bound holds whatever ``status`` says: at convergence the bound is the least for these trees, and exact
-    on a forest. Differentiable as :func:`lmbm_torch.inference.messages.pairwise_bp.marginals` is.
+    The bound holds with and without convergence. At convergence the bound is the least for the trees, and
+    exact on a forest. Gradients are as for :func:`lmbm_torch.inference.messages.pairwise_bp.marginals`.
 
     Args:
         energy: see :func:`lmbm_torch.inference.messages.pairwise_bp.marginals`, also for every argument
             without an entry here.
-        damping: by default larger than there, against oscillation of strong couplings.
-        tree_weights: symmetric, above 0 for coupled labels, arbitrary elsewhere; of the batch or of each
-            example. By default all trees are equally likely.
+        damping: as there; the default is larger, because strong couplings make undamped messages oscillate.
+        tree_weights: symmetric weights, above 0 for coupled labels and arbitrary for others; one matrix for
+            the batch or one for each example. By default all trees are equally likely.
 
     Raises:
-        ValueError: as there; ``tree_weights`` of another shape, dtype or device, not symmetric, or not above
-            0 and within a factor of 10⁶ of each other for coupled labels.
+        ValueError: see :func:`lmbm_torch.inference.messages.pairwise_bp.marginals`; ``tree_weights`` of
+            another shape, dtype or device, not symmetric, or not above 0 and within a factor of 10⁶ of each
+            other for coupled labels.
     """
     learnt = first_order(energy, "tree_reweighted.marginals")
     graph, bound = _reweighted(learnt, known, tree_weights)
@@ -314,7 +315,7 @@ def _reweighted(
     graph = Graph.of(energy, known, sum_tail)
     if tree_weights is not None:
         _check_weights(tree_weights, energy)
-    # Examples with the same trees are computed once.
+    # The trees are computed once for examples that share them.
     coupled = graph.coupling.detach() != 0
     if bool((coupled == coupled[:1]).all()):
         coupled = coupled[:1]
@@ -336,7 +337,7 @@ def _check_weights(tree_weights: Tensor, energy: PairwiseEnergy) -> None:
     weights = tree_weights.expand_as(coupled)[coupled]
     check_finite("tree_weights", weights)
     if not torch.equal(tree_weights.mT.expand_as(coupled)[coupled], weights):
-        raise ValueError("tree_weights: expected a symmetric matrix, got entries [i, j] other than [j, i]")
+        raise ValueError("tree_weights: expected a symmetric matrix, got different entries [i, j] and [j, i]")
     if len(weights) and not 0 < weights.max() <= MAX_WEIGHT_RATIO * weights.min():
         raise ValueError(
             f"tree_weights: expected weights above 0 and within a factor of {MAX_WEIGHT_RATIO:g} of each "
@@ -345,7 +346,7 @@ def _check_weights(tree_weights: Tensor, energy: PairwiseEnergy) -> None:
 
 
 def _random_tree(graph: Graph, weights: Float[Tensor, "rows labels neighbours"]) -> tuple[Tensor, Tensor]:
-    """Return the chance of each message's sender to be the receiver's child, and of each label to be a root.
+    """Return the probability that a message's sender is the receiver's child, and that each label is a root.
 
     With the pseudo-inverse L⁺ of the weights' Laplacian, ρ_{i|j} = w_ij (L⁺_ii − L⁺_ij): the path from i to a
     root begins with j as often as a unit current from i to the root flows to j (Wilson's algorithm).
@@ -371,6 +372,6 @@ def _upper_bound(
     fields, scaled = graph.fields(messages), graph.scaled_coupling
     cavities = graph.cavities(fields, messages)
     pairs = child * (graph.size(cavities + scaled) + graph.size(cavities - scaled)) / 2
-    # The change of the messages adds 0 to the roots' fields at a fixed point.
+    # Away from a fixed point, the change of the messages is added to the roots' fields.
     news = (child * (graph.answers(cavities, scaled) - messages)).sum(-1)
     return graph.constant + pairs.sum((-2, -1)) + (root * graph.size(fields + news / root)).sum(-1)

@@ -1,4 +1,4 @@
-"""Answers put together from other answers: of independent parts, under rules, or of searches without a proof.
+"""Answers that combine other answers: for independent parts, under rules, and after searches without a proof.
 
 Each function takes a :class:`~lmbm_torch.inference.routes.table.Query` and asks further queries by
 :func:`~lmbm_torch.inference.routes.table.answer`. :mod:`~lmbm_torch.inference.routes.parts` finds the
@@ -47,19 +47,19 @@ def under_own_rules(query: Query) -> Any:
 
 
 def as_pairs(query: Query) -> Any:
-    """Return the answer for the same energy in the form of pairs."""
+    """Return the answer for the same energy, written as a pairwise energy."""
     return answer(replace(query, energy=query.energy.to_pairwise()))
 
 
 def normalised(query: Query) -> Float[Tensor, " batch"]:
     """Return the log partition 0 of a directed model without known labels."""
     query.energy.check_values()
-    # A sum of no terms lets a gradient of zero flow.
+    # The empty sum is 0, and its gradient is 0; a constant would have no gradient.
     return query.energy.unary[:, :0].sum(-1)
 
 
 def by_matched(query: Query) -> Any:
-    """Return marginals by the inference of the model's training."""
+    """Return marginals by the inference that the model was trained with."""
     assert query.matched is not None
     return query.matched.marginals(query.energy, query.known)
 
@@ -76,7 +76,7 @@ def around_rules(query: Query) -> Decoding:
 
 
 def enumerated_under_rules(query: Query) -> Any:
-    """Return sums over the allowed labellings; name the rules that contradict the known labels."""
+    """Sum over the allowed labellings; the ValueError for none names the rules that contradict ``known``."""
     energy, constraints, known = query.energy, query.constraints, query.known
     assert constraints is not None
     possible = constrained.restricted(energy, constraints, known=known)
@@ -98,7 +98,7 @@ def best_of_one(query: Query) -> Decoding:
 
 
 def best_few(query: Query) -> Decoding:
-    """Return the best few of many labellings of a Boltzmann machine, by the semidefinite search."""
+    """Return the ``top_k`` best labellings of a Boltzmann machine, by the semidefinite search."""
     nodes = _fewer_nodes(query)
     return semidefinite.decode(query.energy, known=query.known, top_k=query.top_k, node_limit=nodes)
 
@@ -119,12 +119,12 @@ def programmed(query: Query) -> Decoding:
 
 
 def _fewer_nodes(query: Query) -> int | None:
-    """Return the node limit of a search whose nodes take far longer."""
+    """Return the node limit for a search whose nodes take far longer than nodes of branch and bound."""
     return query.nodes and max(1, query.nodes // LIMITS.nodes_to_one)
 
 
 def searched_then_tree(query: Query) -> Decoding:
-    """Return a search's answers for a belief network, and a junction tree's for examples without a proof."""
+    """Decode a belief network by search, then the examples without a proof by a junction tree."""
     found = _searched(query, query.nodes)
     rows = _open_rows(found)
     if not len(rows) or not query.is_narrow:
@@ -135,19 +135,19 @@ def searched_then_tree(query: Query) -> Decoding:
 
 
 def searched_then_semidefinite(query: Query) -> Decoding:
-    """Return the answers of branch and bound, and of the semidefinite search for examples without a proof."""
+    """Decode by branch and bound, then the examples without a proof by the semidefinite search."""
     found = _searched(query, LIMITS.machine_nodes)
     rows = _open_rows(found)
     return replaced(found, rows, _taken_of(semidefinite, query, rows)) if len(rows) else found
 
 
 def ascended_then_eliminated(query: Query) -> Decoding:
-    """Return the answers of dual ascent for graphs of tables, and elimination's for those without a proof."""
+    """Decode graphs of tables by dual ascent, then the examples without a proof by elimination."""
     return _ascended_then(elimination.decode, query)
 
 
 def ascended_then_cut(query: Query) -> Decoding:
-    """Return the answers of dual ascent for graphs of tables, then of cutting planes, where unproven."""
+    """Decode graphs of tables by dual ascent, then the examples without a proof by cutting planes."""
     # No other route of graphs needs SciPy.
     from lmbm_torch.inference.graphs import cycles
 
@@ -180,8 +180,8 @@ def best_by_parts(query: Query) -> Decoding:
     found, left = None, torch.arange(energy.batch_size, device=energy.device)
     is_directed = isinstance(energy, DirectedEnergy)
     if is_directed or query.constraints is None:
-        # A quick proof for all labels needs no parts. Under rules a quick end of a Boltzmann machine's search
-        # is no proof: the search around goes on.
+        # Examples that a short search of all labels proves need no parts. For a Boltzmann machine under rules
+        # the end of a short search is no proof.
         most = LIMITS.soon_nodes
         found = _searched(query, most if query.nodes is None else min(most, query.nodes))
         left = _open_rows(found)
@@ -237,7 +237,7 @@ def _searched(query: Query, node_limit: int | None) -> Decoding:
 
 
 def _taken_of(module: Any, query: Query, rows: Tensor | None, **limits: int | None) -> Decoding:
-    """Return a module's answer for some of the examples, or for all."""
+    """Return a module's answer for the examples ``rows``; for all examples if ``rows`` is None."""
     some = query.energy if rows is None else query.energy.select(rows)
     known = query.known if rows is None or query.known is None else query.known[rows]
     margin = {"margin": query.margin} if query.quantity == "decode_hinge" else {}
@@ -250,7 +250,7 @@ def _open_rows(found: Decoding) -> Tensor:
 
 
 def _problems(split: Split) -> list[Problem]:
-    """Return the parts; name the rules that contradict the known labels."""
+    """Return the parts; if rules contradict the known labels, the ValueError names these rules."""
     try:
         return list(split.problems())
     except ValueError:
@@ -260,10 +260,10 @@ def _problems(split: Split) -> list[Problem]:
 
 
 def _asked(query: Query, problem: Problem) -> Any:
-    """Return the answer for parts, which have no further parts."""
+    """Return the answer for stacked parts, without a search for parts of parts."""
     constraints = problem.constraints
     if constraints is None and query.constraints is not None and query.quantity not in BEST:
-        # If rules hold for other parts, sums of this part are exact, too, or refused.
+        # If other parts have rules, this part gets an empty set of rules: the routes under rules are exact.
         constraints = Constraints((), tuple(map(str, range(problem.energy.num_labels))))
     given: dict[str, Any] = {"energy": problem.energy, "known": problem.known, "constraints": constraints}
     return answer(replace(query, connected=True, **given))
@@ -371,7 +371,7 @@ def _nodes(found: Decoding) -> Tensor:
 
 
 def _with_nodes(found: Decoding) -> Decoding:
-    """Return the decoding without optional fields but ``nodes``."""
+    """Return the decoding with ``nodes`` (0 without a search) and no other optional field."""
     return Decoding(found.labels, found.objective, found.bound, found.status, _nodes(found))
 
 

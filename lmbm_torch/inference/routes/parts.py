@@ -1,9 +1,9 @@
 """Independent parts of a model: sets of free labels without any coupling, given known labels and rules.
 
-Known labels of a Boltzmann machine's score couple nothing and cut the graph apart; their couplings are added
-to the fields of their neighbours. In sums of margins, hinge losses and log-probabilities of a directed model
-each label has a term, known or not: the term couples all free labels in the term, and a known label joins the
-part of these labels. A rule couples the free labels that the rule may still decide.
+In the score of a Boltzmann machine, known labels couple no other labels and so cut the graph apart: their
+couplings are added to the fields of their neighbours. In sums of margins, hinge losses and log-probabilities
+of a directed model, each label has a term, known or not: the term couples all the free labels, and a known
+label joins the part of these labels. A rule couples its free labels while some labelling can break the rule.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from lmbm_torch.inference.common.given import check_rules, clamp
 from lmbm_torch.shapes import Bool, Float, Int, Known
 from lmbm_torch.verdicts import is_traced
 
-# Parts of as many labels, up to so many, are solved as one batch of so many couplings at most.
+# Largest number of labels of a part that is solved in one batch with other parts of equal size.
 MOST_STACKED = 16
+# Largest number of couplings of such a batch.
 MOST_COUPLINGS = 2**22
-# Parts of constraints that are kept.
+# Largest number of parts whose rules are cached.
 NUM_KEPT = 256
 
 SplitEnergy = PairwiseEnergy | DirectedEnergy
@@ -38,10 +39,10 @@ class Problem(NamedTuple):
     """Part of some examples, or several parts of equal size, stacked along the batch.
 
     Args:
-        energy: of the parts' labels.
-        known: of these labels; None if all are free.
-        constraints: over the labels of a single part.
-        labels: (parts, labels), the places of the labels in the whole energy.
+        energy: the energy of the parts' labels.
+        known: the known values of these labels; None if all are free.
+        constraints: rules over the labels of a single part.
+        labels: (parts, labels), the indices of the labels in the whole energy.
     """
 
     energy: Any
@@ -55,13 +56,13 @@ class Split:
     """Examples with the same free labels, and the parts of these examples.
 
     Args:
-        energy: of these examples.
-        rows: the places of the examples in the batch.
-        known: of these examples, completed by the consequences of the rules.
+        energy: the energy of these examples.
+        rows: the indices of the examples in the batch.
+        known: the known labels of these examples, and the labels that follow from them by the rules.
         pieces: the free labels of each part, then the known labels whose terms belong to the part.
         sizes: the number of free labels of each part.
-        of_margins: whether known labels have terms.
-        constraints: over all labels.
+        of_margins: whether known labels have terms, too.
+        constraints: rules over all labels.
     """
 
     energy: SplitEnergy
@@ -73,7 +74,7 @@ class Split:
     constraints: Constraints | None
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the parts, each alone or together with other parts of equal size."""
+        """Yield the parts; small parts of equal size without rules come stacked."""
         spins = known_spins(self.energy, self.known).to(self.energy.dtype)
         alone: dict[int, list[Tensor]] = {}
         for labels in self.pieces:
@@ -89,10 +90,10 @@ class Split:
                 yield self._problem(several[start : start + step], spins, None)
 
     def constant(self) -> Float[Tensor, " rows"]:
-        """Return the score less the scores of the parts."""
+        """Return the score minus the sum of the parts' scores."""
         half = clamp(torch.full_like(self.energy.unary, 0.5), self.known)
         if isinstance(self.energy, PairwiseEnergy):
-            # A label of ½ is a spin of 0: all terms of free labels vanish.
+            # A label of ½ has spin 0: all terms of free labels become 0.
             return self.energy.score(half)
         inside = torch.zeros(self.energy.num_labels, dtype=torch.bool, device=self.energy.device)
         inside[torch.cat(self.pieces)] = True
@@ -108,7 +109,7 @@ class Split:
 
 
 def is_divisible(energy: Any) -> bool:
-    """Return whether independent parts of the energy can be found: pairs of labels at most."""
+    """Return whether :func:`splits` takes the energy, which couples at most pairs of labels."""
     if is_traced():
         return False
     return isinstance(energy, PairwiseEnergy) or (isinstance(energy, DirectedEnergy) and not energy.cliques)
@@ -122,19 +123,19 @@ def splits(
     of_margins: bool = False,
     least: int = 1,
 ) -> tuple[list[Split], Int[Tensor, " rows"]]:
-    """Return the examples with independent parts, and the rows of the examples without.
+    """Return the examples with independent parts, and the indices of the examples without such parts.
 
     Args:
         energy: an energy for which :func:`is_divisible` is true.
         known: {0, 1, NaN}, NaN for a free label.
         constraints: rules over the labels.
-        of_margins: whether the quantity is a sum over margins, as always for a directed model.
-        least: the fewest labels of the second largest part for a split to pay.
+        of_margins: whether the quantity is a sum over margins; always true for a directed model.
+        least: an example is split only if the second largest part has at least this many labels.
 
     Raises:
-        TypeError: ``constraints`` of another class.
-        ValueError: an energy that is not finite; rules of another size, or rules that contradict the known
-            labels.
+        TypeError: ``constraints`` is no :class:`~lmbm_torch.constraints.Constraints`.
+        ValueError: the energy is not finite; the rules are over another number of labels than the energy, or
+            contradict the known labels.
     """
     energy.check_values()
     if constraints is not None:
@@ -174,7 +175,7 @@ def _touches(energy: SplitEnergy) -> Bool[np.ndarray, "labels labels"]:
 def _alike(
     energy: SplitEnergy, known: Tensor | None, constraints: Constraints | None
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield rows with the same known labels (under rules with the same values), and these labels."""
+    """Yield groups of rows in which the same labels are known (under rules: with equal values)."""
     every = torch.arange(energy.batch_size, device=energy.device)
     if constraints is not None:
         known = _with_consequences(energy, known, constraints)
@@ -202,7 +203,7 @@ def _with_consequences(energy: SplitEnergy, known: Tensor | None, constraints: C
 def _open_rules(
     constraints: Constraints | None, free: np.ndarray, known: Tensor | None
 ) -> Bool[np.ndarray, "rules free"]:
-    """Return the free labels in each rule that some labelling breaks."""
+    """Mark the free labels in each rule that some labelling can break."""
     if constraints is None:
         return np.zeros((0, int(free.sum())), bool)
     matrix = constraints.matrix
@@ -235,7 +236,7 @@ def _in_order(energy: SplitEnergy, piece: np.ndarray) -> Int[Tensor, " labels"]:
 
 
 def _energy_of(energy: SplitEnergy, labels: Tensor, spins: Tensor) -> SplitEnergy:
-    """Return the energy of some labels, given the spins of all other labels, 0 for neutral."""
+    """Return the energy of some labels, given the spins of all other labels; a spin of 0 adds nothing."""
     is_directed = isinstance(energy, DirectedEnergy)
     weights = energy.parents if is_directed else energy.pairwise
     own = weights[..., labels, :]

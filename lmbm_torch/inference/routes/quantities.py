@@ -1,4 +1,4 @@
-"""Public functions of inference, one a quantity: each asks the table of routes."""
+"""Public functions of inference, one for each quantity; each asks the table of routes."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def decode(
             or more labels need at most 22 labels, a graph close to a tree, or HiGHS. A subclass of
             ``BaseEnergy`` from elsewhere has at most 22 free labels. A restricted energy is decoded under its
             own rules.
-        known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete. None for chains and
+        known: {0, 1, NaN}, NaN for a free label; the answer keeps the known labels. None for chains and
             trees.
-        top_k: the number of labellings to return, best first: of directed models, chains, and Boltzmann
-            machines (with cliques of three or more labels, of at most 22 labels).
+        top_k: the number of labellings to return, best first. Only directed models, chains and Boltzmann
+            machines can return several (with cliques of three or more labels: of at most 22 labels).
         node_limit: the number of nodes after which an example's search ends; "auto" for the limit of the kind
             of energy (:data:`~lmbm_torch.inference.common.limits.LIMITS`), None for no limit: dense Boltzmann
-            machines of many labels then take the semidefinite search. Other routines have no nodes.
+            machines of many labels then take the semidefinite search. Only searches use the limit.
         constraints: rules that the labellings must obey; see
             :mod:`lmbm_torch.inference.under_rules.constrained`.
 
     Raises:
-        TypeError: an energy of another kind.
-        ValueError: the energy is not finite, or no routine takes the energy; ``known`` has another shape or
-            other values, or is not supported; ``top_k`` is below 1, above the number of an example's
-            labellings, or not supported; the node limit is no count.
+        TypeError: no routine decodes this kind of energy.
+        ValueError: the energy is not finite or has too many labels; ``known`` has another shape than (batch,
+            labels), values besides 0, 1 and NaN, or is not supported; ``top_k`` is below 1, above the
+            number of an example's labellings, or not supported; the node limit is no positive integer.
 
     Examples:
         >>> from lmbm_torch.inference import decode
@@ -86,18 +86,18 @@ def decode_hinge(
     node_limit: NodeLimit = "auto",
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """Return argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with its certificate.
+    """Return argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with the certificate.
 
     Args:
-        energy: a directed model or a Boltzmann machine; with cliques of three or more labels at most 22.
+        energy: a directed model or a Boltzmann machine; with cliques of three or more: at most 22 labels.
         margin: γ > 0, in units of the local fields.
-        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
-        top_k: the number of labellings to return, best first; of a Boltzmann machine with at most 22 labels.
+        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
+        top_k: the number of labellings to return, best first; for a Boltzmann machine, at most 22 labels.
         node_limit, constraints: see :func:`decode`.
 
     Raises:
-        TypeError: an energy of another kind.
-        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
+        TypeError: no routine finds the least hinge loss of this kind of energy.
+        ValueError: see :func:`decode`; the margin is not a finite number above 0.
 
     Examples:
         >>> from lmbm_torch.inference import decode_hinge
@@ -132,27 +132,28 @@ def decode_expected(
     Args:
         energies: the members of the mixture, of one shape; a single model is a mixture of one member.
         measure: ``"exact_match"`` (the most probable labelling), ``"hamming"``, ``"f1"`` or ``"jaccard"``; F1
-            and Jaccard take labels of two values.
+            and Jaccard need labels of two values.
         known: {0, 1, NaN}, NaN for a free label.
         constraints: rules that the labelling must obey; the distribution is then conditional on the rules.
-        top_k: the number of labellings to return, best first; of the exact match without rules.
-        tolerance: the regret, and under rules the probability of labellings left out, at which the
-            enumeration of likely labellings ends.
-        max_labellings: the number of likely labellings of each member and instance; None for 10,000, fewer of
-            more than 100 labels.
+        top_k: the number of labellings to return, best first; above 1 only for the exact match without rules.
+        tolerance: the enumeration of likely labellings ends when the regret (under rules, the probability of
+            labellings left out) is at most this number.
+        max_labellings: the largest number of likely labellings for each member and instance; None for 10,000,
+            and fewer if there are more than 100 labels.
         max_candidates, node_limit: limits of the search for the exact match, see
             :func:`lmbm_torch.inference.search.mixture.decode`.
-        num_samples: draws for each instance whose likely labellings leave much of the probability.
+        num_samples: draws for each instance for which the likely labellings leave out much probability.
         generator: the source of randomness, on the energies' device; by default torch's own.
 
     Returns:
-        The expected measure as objective, of the exact match its logarithm; see :class:`Decoding`.
+        A :class:`Decoding` whose objective is the expected measure; for the exact match, the log-probability.
 
     Raises:
-        TypeError: members of another kind.
-        ValueError: no members, or members of different shape, dtype or device; another measure; ``known`` of
-            another shape or with other values; a negative tolerance; a limit that is no count; rules of
-            another number of labels, or rules that contradict the known labels.
+        TypeError: a member is no directed or sequential energy.
+        ValueError: there are no members, or members differ in shape, dtype or device; ``measure`` is unknown;
+            ``known`` has another shape than (batch, labels), or values except 0, 1 and NaN; ``tolerance`` is
+            negative; a limit is no positive integer; the rules are over another number of labels, or
+            contradict ``known``.
 
     Examples:
         >>> from lmbm_torch.inference import decode_expected
@@ -191,25 +192,25 @@ def marginals(
 ) -> Any:
     """Return P(y_i = 1), or P(y_t = s) of labels of several states: exact where affordable, else approximate.
 
-    ``method`` names the routine in words; ``status.exact`` says for which examples the answer is exact, and
-    then ``log_partition`` is exact, too. Else ``log_partition`` is the routine's own bound or approximation,
-    or 0 for a directed model.
+    ``method`` names the routine in words. ``status.exact`` says for which examples the marginals and
+    ``log_partition`` are exact. Otherwise ``log_partition`` is a bound or an approximation by the routine, or
+    0 for a directed model.
 
     Args:
         energy: see :func:`decode`, also for ``known``. A directed model with too many labels for enumeration,
             and with a graph that is not close to a tree, takes no known labels.
-        matched: the inference that a restricted Boltzmann machine was trained with, for machines too large
-            for enumeration; by default belief propagation.
+        matched: the inference that a restricted Boltzmann machine was trained with, used if enumeration would
+            take too long; by default belief propagation.
         generator: the source of samples for a directed model of many labels.
-        constraints: rules that the labellings obey, of at most 22 free labels or a sparse model; see
+        constraints: rules that the labellings obey; needs at most 22 free labels or a sparse model, see
             :func:`log_partition`.
 
     Returns:
-        ``Marginals``, of a restricted Boltzmann machine ``BipartiteMarginals``, of chains, trees and
+        ``Marginals``; for a restricted Boltzmann machine ``BipartiteMarginals``, for chains, trees and
         sequential energies ``StateMarginals``.
 
     Raises:
-        TypeError: an energy of another kind.
+        TypeError: no routine gives marginals of this kind of energy.
         ValueError: see :func:`decode`.
 
     Examples:
@@ -234,14 +235,14 @@ def log_partition(
             Boltzmann machine, units of the smaller side), a Boltzmann machine or directed model with a graph
             close to a tree, or a directed model without known labels, whose log partition is 0.
         known: see :func:`decode`. For a directed model the result is log P(known).
-        constraints: rules that the labellings obey, of at most 22 free labels, or of a sparse Boltzmann
-            machine or directed model of any size. For a directed model the result is then log P(allowed),
-            together with the known labels: log P(y | allowed) = log P(y) − log P(allowed).
+        constraints: rules that the labellings obey; needs at most 22 free labels, or a sparse Boltzmann
+            machine or directed model. For a directed model the result is the log-probability that the rules
+            and the known labels hold: log P(y | allowed) = log P(y) − log P(allowed).
 
     Raises:
-        TypeError: an energy of another kind; under rules an energy over labels of several values.
-        ValueError: see :func:`decode`; an energy without an exact routine: for a Boltzmann machine or a graph
-            of tables :func:`lmbm_torch.inference.messages.mini_buckets.bounds` returns both bounds.
+        TypeError: no routine sums this kind of energy; under rules, labels have more than two values.
+        ValueError: see :func:`decode`; no exact routine takes so large an energy. For Boltzmann machines and
+            graphs of tables :func:`lmbm_torch.inference.messages.mini_buckets.bounds` returns two bounds.
 
     Examples:
         >>> from lmbm_torch.inference import log_partition
@@ -278,9 +279,9 @@ def sample(
         constraints: see :func:`log_partition`.
 
     Raises:
-        TypeError: an energy of another kind; under rules an energy over labels of several values.
-        ValueError: see :func:`log_partition`; fewer than 1 sample. Larger models have dependent draws by
-            :mod:`lmbm_torch.inference.sampling.gibbs`.
+        TypeError: no routine samples this kind of energy; under rules, labels have more than two values.
+        ValueError: see :func:`log_partition`; ``num_samples`` is below 1. For larger models
+            :mod:`lmbm_torch.inference.sampling.gibbs` gives dependent draws.
 
     Examples:
         >>> from lmbm_torch.inference import sample

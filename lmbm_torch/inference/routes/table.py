@@ -38,12 +38,12 @@ from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Known
 
 NodeLimit = int | Literal["auto"] | None
-"""Nodes at which an example's search ends: "auto" for the limit of its kind of energy, None for never."""
+"""Largest number of nodes of an example's search; "auto": the kind of energy decides, None: no limit."""
 
 
 @runtime_checkable
 class Matched(Protocol):
-    """Inference of a training, such as
+    """Inference that a model was trained with, like
     :class:`~lmbm_torch.inference.messages.matching.MatchedInference`."""
 
     @property
@@ -56,7 +56,7 @@ class Matched(Protocol):
         ...
 
 
-# Not frozen, which would take a tenth of the time of a small search.
+# Not frozen: frozen records would take a tenth of the time of a small search.
 @dataclass(eq=False, kw_only=True)
 class Query:
     """Question for a quantity of an energy, with the arguments of the quantity's public function; read-only.
@@ -86,15 +86,15 @@ class Query:
 
     @property
     def first(self) -> Any:
-        """Return the energy; of a mixture the first member."""
+        """Return the energy; for a mixture, the first member's."""
         return self.energy[0] if self.measure else self.energy
 
     @property
     def free(self) -> int:
-        """Return the number of unknown labels of the example with most of them.
+        """Return the largest number of unknown labels of an example.
 
         Raises:
-            ValueError: ``known`` has another shape or other values.
+            ValueError: ``known`` has another shape than (batch, labels), or values except 0, 1 and NaN.
         """
         return self.energy.num_labels if self.known is None else self._free
 
@@ -107,7 +107,7 @@ class Query:
 
     @property
     def units(self) -> int:
-        """Return the number of free labels, or of a restricted Boltzmann machine's enumerated units."""
+        """Return the number of free labels; of a restricted Boltzmann machine, the smaller side's units."""
         is_bipartite = isinstance(self.energy, BipartiteEnergy)
         return min(self.free, self.energy.num_hidden) if is_bipartite else self.free
 
@@ -119,7 +119,7 @@ class Query:
 
     @property
     def nodes(self) -> int | None:
-        """Return the limit of nodes of an example's search."""
+        """Return the largest number of nodes of an example's search."""
         if self.node_limit != "auto":
             return self.node_limit
         if isinstance(self.energy, FactorEnergy):
@@ -128,12 +128,12 @@ class Query:
         return LIMITS.machine_nodes if is_machine else LIMITS.network_nodes
 
     def option(self, name: str) -> Any:
-        """Return an argument of a routine by name."""
+        """Return the query's value for the argument ``name`` of a routine."""
         return self.nodes if name == "node_limit" else getattr(self, name)
 
 
 class When(NamedTuple):
-    """Condition of a query, in words and as a function."""
+    """Condition on a query, in words and as a function."""
 
     words: str
     holds: Callable[[Query], bool]
@@ -145,10 +145,9 @@ class Route(NamedTuple):
     Args:
         when: the condition.
         routine: module and function in this package, ``{quantity}`` for the name of the quantity. The routine
-            takes the energy and the query's options by the names of the arguments, or the ``query``. None to
-            refuse the query.
-        words: the ``method`` of the result, "" for the routine's own; of a refusal the message, filled in by
-            :meth:`str.format`.
+            takes the energy and the query's options by name, or only the ``query``. None to refuse the query.
+        words: the ``method`` of the result; "" if the routine sets ``method``. For a refusal the error
+            message, filled in by :meth:`str.format`.
     """
 
     when: When
@@ -162,7 +161,7 @@ class Routes(NamedTuple):
     Args:
         kinds: the classes of energies.
         quantities: the names of quantities.
-        rules: whether under rules; None for with and without.
+        rules: True for queries under rules, False for queries without rules, None for both.
         rows: the routes in their order.
     """
 
@@ -173,7 +172,7 @@ class Routes(NamedTuple):
 
 
 def _enumerated(limit: int) -> int:
-    """Return the largest number of labels for enumeration of the best labelling."""
+    """Return the largest number of labels for enumeration, larger without numba: searches are slower."""
     return limit if has_numba() else max(limit, LIMITS.without_numba)
 
 
@@ -187,13 +186,13 @@ def _is_summed(query: Query) -> bool:
 
 
 def _fits(query: Query, max_bytes: int) -> bool:
-    """Return whether the tables of an elimination of a graph of many states fit into memory."""
+    """Return whether the tables for elimination of a graph of many states take at most ``max_bytes``."""
     given: dict[str, Any] = {"known": query.known}
     return _routine("graphs.elimination.fits")(query.energy, query.quantity, max_bytes, **given)
 
 
 def _largest_graph(energy: FactorEnergy) -> int:
-    """Return the number of entries of the example with most of them."""
+    """Return the largest number of table entries of an example."""
     structure = energy.structure
     if not energy.is_packed:
         return structure.num_entries
@@ -235,11 +234,11 @@ NARROW_BEST = When(
     lambda query: query.top_k == 1 and query.free > LIMITS.elimination and query.is_narrow,
 )
 LARGE_SUM = When(
-    f"more than {LIMITS.elimination} labels, which may fall into independent parts",
+    f"more than {LIMITS.elimination} labels, not yet split into independent parts",
     lambda query: query.units > LIMITS.elimination and not query.connected,
 )
 IN_PARTS = When(
-    f"more than {LIMITS.enumeration} labels, which may fall into independent parts",
+    f"more than {LIMITS.enumeration} labels, not yet split into independent parts",
     lambda query: query.free > LIMITS.enumeration and not query.connected,
 )
 ENUMERATED_SCORES = When(
@@ -253,9 +252,9 @@ ENUMERATED_LOSSES = When(
     f"several labellings, or up to {LIMITS.hinge} labels",
     lambda query: query.top_k > 1 or query.free <= _enumerated(LIMITS.hinge),
 )
-SUMMED = When(f"up to {LIMITS.marginals} labels ({LIMITS.shared} of shared couplings)", _is_summed)
+SUMMED = When(f"up to {LIMITS.marginals} labels ({LIMITS.shared} if examples share couplings)", _is_summed)
 UNLIMITED = When(
-    f"more than {LIMITS.dense} labels, no limit of nodes",
+    f"more than {LIMITS.dense} labels, `node_limit` is None",
     lambda query: query.nodes is None and query.free > LIMITS.dense,
 )
 ALLOWED_BY_KERNEL = When(
@@ -268,7 +267,7 @@ NARROW_WITHOUT_RULES = When(
 )
 HIDDEN = When(f"up to {LIMITS.hidden} labels", lambda query: query.free <= LIMITS.hidden)
 NORMALISED = When(
-    "nothing known",
+    "no label known",
     lambda query: (
         query.known is None or (query.free == query.energy.num_labels and bool(query.known.isnan().all()))
     ),
@@ -276,7 +275,7 @@ NORMALISED = When(
 MATCHED_FIELD = When(
     "trained with mean field", lambda query: query.matched is not None and query.matched.is_mean_field
 )
-MATCHED = When("trained with other inference", lambda query: query.matched is not None)
+MATCHED = When("trained with belief propagation", lambda query: query.matched is not None)
 ONE_MATCH = When(
     "exact match of one belief network",
     lambda query: query.measure == "exact_match" and len(query.energy) == 1,
@@ -294,29 +293,30 @@ FITTING_TABLES = When(
     lambda query: _fits(query, limit_bytes(LIMITS.table_bytes)),
 )
 CUT_TABLES = When(
-    f"tables of up to {LIMITS.cut_bytes // 1000} kB an example, SciPy installed",
+    f"tables of up to {LIMITS.cut_bytes // 1000} kB for each example, SciPy installed",
     lambda query: 8 * _largest_graph(query.energy) <= LIMITS.cut_bytes and find_spec("scipy") is not None,
 )
-HAS_MARGINS = When("with local margins", lambda query: isinstance(query.energy, MarginEnergy))
+HAS_MARGINS = When("the energy has local margins", lambda query: isinstance(query.energy, MarginEnergy))
 
 BY_TREE, BY_ENUMERATION = "exact, by a junction tree", "exact, by enumeration"
 BY_PROGRAMMING = "exact, by dynamic programming"
 NO_KNOWN = Route(
     GIVEN,
     None,
-    "known: expected None for {query.energy.__class__.__name__}, whose unary log-potentials can say as much",
+    "known: expected None for {query.energy.__class__.__name__}; give a known label log-potentials of -inf "
+    "for its other states",
 )
 ONE_HINGE = Route(
     SEVERAL_OF_MANY,
     None,
-    "top_k: expected 1 for the least hinge loss, or cliques of three or more, of more than "
-    "{limits.enumerable} labels, got {query.top_k} of {query.free} labels",
+    "top_k: expected 1 for decode_hinge, and for cliques of three or more labels, with more than "
+    "{limits.enumerable} free labels, got {query.top_k} with {query.free} free labels",
 )
 SMALL_CLIQUES = Route(
     MANY,
     None,
-    "energy: expected cliques of two labels at most for more than {limits.enumerable} free labels, got "
-    "{largest_clique} labels in one and {query.free} free ones",
+    "energy: expected cliques of at most two labels for more than {limits.enumerable} free labels, got "
+    "a clique of {largest_clique} labels and {query.free} free labels",
 )
 PROGRAMMED = Route(MANY, "routes.answers.programmed")
 AS_PAIRS = Route(OF_PAIRS, "routes.answers.as_pairs")
@@ -330,7 +330,7 @@ ALLOWED_EXPECTED = (
     Route(MATCH, "expected.bayes.decode_most_probable"),
     Route(ALWAYS, "expected.bayes.decode_allowed"),
 )
-# Exact sums of a sparse model; enumeration refuses what is too large.
+# Exact sums; the last route refuses energies with too many labels.
 SUMMED_UP = (
     Route(NARROW_SUM, "graphs.elimination.{quantity}", BY_TREE),
     Route(LARGE_SUM, "routes.answers.sums_by_parts"),
@@ -435,7 +435,7 @@ ROUTES: tuple[Routes, ...] = (
         False,
         (
             NO_KNOWN,
-            Route(SEVERAL, None, "top_k: expected 1 for segments, got {query.top_k}"),
+            Route(SEVERAL, None, "top_k: expected 1 for a SemiChainEnergy, got {query.top_k}"),
             Route(ALWAYS, "trees.semi_chain_dp.{quantity}", BY_PROGRAMMING),
         ),
     ),
@@ -487,7 +487,7 @@ ROUTES: tuple[Routes, ...] = (
                 GIVEN,
                 None,
                 "known: expected None for a directed model of more than {limits.marginals} free labels, "
-                "whose marginals are sampled, got some for {query.free} free ones",
+                "whose marginals are sampled, got known labels and {query.free} free labels",
             ),
             Route(ALWAYS, "sampling.ancestral.marginals", f"means over {LIMITS.samples} samples"),
         ),
@@ -541,7 +541,7 @@ ROUTES: tuple[Routes, ...] = (
         ("sample",),
         False,
         (
-            Route(GIVEN, None, "known: expected None for samples label by label, got some"),
+            Route(GIVEN, None, "known: expected None for samples of a SequentialEnergy, got known labels"),
             Route(ALWAYS, "sampling.ancestral.sample"),
         ),
     ),
@@ -607,7 +607,7 @@ def route_of(query: Query) -> Route:
 
     Raises:
         TypeError: no route leads from the kind of energy to the quantity.
-        ValueError: ``known`` has another shape or other values.
+        ValueError: ``known`` has another shape than (batch, labels), or values except 0, 1 and NaN.
     """
     kind = type(query.first)
     for route in _rows(kind, query.quantity, query.constraints is not None):
@@ -679,6 +679,6 @@ OPTIONS = (
 
 @cache
 def _taken(routine: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Return the names of options in the routine's arguments; None for a routine that takes the query."""
+    """Return the routine's arguments that are options of a query; None for a routine that takes the query."""
     arguments = signature(routine).parameters
     return None if "query" in arguments else tuple(name for name in OPTIONS if name in arguments)

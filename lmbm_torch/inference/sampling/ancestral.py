@@ -1,7 +1,7 @@
-"""Ancestral sampling of directed models: each label drawn given the labels before.
+"""Ancestral sampling of directed models: each label is drawn given the labels before.
 
-If all examples share the couplings, the samples of all examples come from the same random numbers: no answer
-depends on the other examples of the batch.
+If all examples share the couplings, they also share the random numbers, hence no answer depends on the
+other examples of the batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def is_for(energy: object) -> bool:
 def labellings_of_most_f1(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the best labelling of each example, (batch, labels), the mean F1 of samples, and the error."""
+    """Return the labelling of largest mean F1 over samples, (batch, labels), this F1, and the error."""
     search = kernels("search.samples")
     answers: Answers = search.labellings_of_most_f1(_network(energy), _noise(energy, num_samples, generator))
     labels = torch.from_numpy(answers.labels).long()[:, energy.positions]
@@ -73,9 +73,10 @@ def _network(energy: DirectedEnergy) -> Network:
     return Network(np.ascontiguousarray(log_odds), start, child, 4 * parents[child, parent])
 
 
-# Bytes of one (samples, batch, labels) tensor, of which a pass holds three.
+# Largest bytes of one (samples, batch, labels) tensor; a pass holds three of them.
 CHUNK_BYTES = 16 * 2**20
-# Share of all weights below which only those that are not zero are read: half of them lie behind their label.
+# Largest share of nonzero weights for which only these weights are read. (Half of the matrix is always 0:
+# parents come before their children.)
 _FEW = 0.1
 
 
@@ -112,7 +113,7 @@ def sample(
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
-        ValueError: NaN, infinity or a misplaced parent in the energy; fewer than 1 sample.
+        ValueError: NaN, infinity or a misplaced parent in the energy; ``num_samples`` is below 1.
     """
     energy.check_values()
     check_count("num_samples", num_samples)
@@ -135,10 +136,10 @@ def marginals(
 ) -> Marginals:
     """Return P(y_i = 1) as the mean over samples of P(y_i = 1 | y_pa(i)) = σ(2 z_i), with the standard error.
 
-    The mean of the conditional probabilities (Rao–Blackwell) never varies more than the mean of the sampled
-    bits, and has no sampling error for labels without parents. The log partition is 0, as for any directed
-    model; ``status.residual`` is an example's largest standard error. On the CPU examples with shared parents
-    share the random numbers.
+    The variance of the mean of conditional probabilities (Rao–Blackwell) is at most that of the mean of the
+    sampled labels, and 0 for labels without parents. The log partition is 0, as for any directed model;
+    ``status.residual`` is an example's largest standard error. On the CPU, examples with shared weights of
+    the parents share the random numbers.
 
     Args:
         energy: a directed model, on any device.
@@ -146,7 +147,7 @@ def marginals(
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
-        ValueError: NaN, infinity or a misplaced parent in the energy; fewer than 2 samples.
+        ValueError: NaN, infinity or a misplaced parent in the energy; ``num_samples`` is below 2.
     """
     energy.check_values()
     check_count("num_samples", num_samples)
@@ -169,7 +170,7 @@ def _mean_chances(
     squares = torch.zeros_like(energy.unary)
     drawn = 0
     for probabilities, _ in _draws(energy, num_samples, generator):
-        # Chan's merging of means and squared deviations: a difference of raw moments would cancel.
+        # Chan's formula joins means and squared deviations; a difference of raw moments would lose digits.
         count = len(probabilities)
         variance, chunk_mean = torch.var_mean(probabilities, 0, correction=0)
         step = chunk_mean - mean
@@ -204,9 +205,9 @@ def _draws(
 
 
 def _few_parents(ordered: DirectedEnergy) -> list[tuple[Tensor, Tensor]] | None:
-    """Return the parents of each label, by position, and the weights; None for many parents.
+    """Return the parents of each label, by position, and the weights; None if there are many parents.
 
-    None on a GPU, too, where a check would wait for the device.
+    Return None on a GPU, too, where the check would wait for the GPU.
     """
     parents = ordered.parents
     if parents.device.type != "cpu" or parents.ndim > 2 or ordered.clique_weight is not None:
@@ -220,7 +221,7 @@ def _few_parents(ordered: DirectedEnergy) -> list[tuple[Tensor, Tensor]] | None:
 def _label_by_label(
     energy: SequentialEnergy, num_samples: int, generator: torch.Generator | None
 ) -> Int[Tensor, "num_samples batch labels"]:
-    """Return draws of a sequential model, one call a label for all samples."""
+    """Return draws of a sequential energy, with one call for each label and all samples."""
     rows = torch.arange(energy.batch_size, device="cpu").repeat(num_samples)
     values = torch.zeros(len(rows), energy.num_labels, dtype=torch.int64, device="cpu")
     for position in range(energy.num_labels):

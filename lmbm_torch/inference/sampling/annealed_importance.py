@@ -1,7 +1,7 @@
-"""Annealed importance sampling, forward and reverse: likelihoods of restricted Boltzmann machines.
+"""Annealed importance sampling, forward and reverse, for likelihoods of restricted Boltzmann machines.
 
-Forward chains go from an energy with a known partition function to the energy in question: an unbiased
-estimate of the partition function, whose logarithm is low on average; log-likelihoods are then too high.
+Forward chains go from an energy with a known partition function to the given energy. They give an unbiased
+estimate of the partition function; its logarithm is too low on average, hence log-likelihoods are too high.
 Reverse chains go from given labels back to the first energy; log-likelihoods are then too low.
 :mod:`~lmbm_torch.inference.sampling.log_likelihood` combines both.
 """
@@ -40,30 +40,32 @@ def estimate(
 ) -> Estimate[Tensor]:
     """Return log Z = log Z_0 + log E[w], with chains of weight w from an uncoupled energy.
 
-    Z_0 belongs to the uncoupled energy. At step k of T, a chain's log w grows by the increase of
-    −free_energy(v) as the energy goes from (k − 1)/T to k/T of the path, and then v takes a Gibbs step at k/T
-    (Neal 2001; Salakhutdinov and Murray 2008). w is unbiased for Z/Z_0 whatever the number of temperatures
-    and the path.
+    Z_0 is the partition function of the uncoupled energy. At step k of T, a chain's log w grows by the
+    increase of −free_energy(v) as the energy goes from (k − 1)/T to k/T of the path, and then v takes a Gibbs
+    step at k/T (Neal 2001; Salakhutdinov and Murray 2008). w is unbiased for Z/Z_0 whatever the number of
+    temperatures and the path.
 
-    The standard error reflects only states that the chains have visited. If most of Z lies in few states that
-    the biases alone hardly ever visit, all chains may miss the states and agree: a model trained on images
-    came out lower by 20 nats without ``base`` than with ``base``, at standard errors below 1.
+    The standard error reflects only states that the chains have visited. If most of Z lies in a few states
+    that chains from the biases hardly ever visit, all chains may miss the states and still agree: for a model
+    trained on images, the estimate was 20 nats lower without ``base``, at standard errors below 1.
 
     Args:
         energy: a bipartite energy, on any device.
-        num_chains: independent chains for each example, at least 2.
-        num_temperatures: T, the steps from no coupling to full coupling, evenly distributed along the path.
+        num_chains: the number of independent chains for each example, at least 2.
+        num_temperatures: T, the number of steps from no coupling to full coupling, evenly spaced along the
+            path.
         generator: the source of randomness, on the energy's device; by default torch's own.
         known: {0, 1, NaN}, NaN for a free visible unit; the partition then sums over the free units.
-        base: log-odds of the visible units at the start, best of their frequencies in the data, with hidden
-            units at ½; by default the energy's own biases on both sides.
-        path: energies along the way, in order, such as the same model earlier in the training; by default a
-            straight path.
+        base: log-odds of the visible units at the start, with hidden units at ½; best are the log-odds of the
+            units' frequencies in the data. By default the energy's own biases on both sides.
+        path: energies along the way, in order, like earlier states of the training; by default a straight
+            path.
 
     Raises:
         ValueError: NaN or infinity in the energy or along the path; fewer than 2 chains, or fewer
-            temperatures than parts of the path; ``known`` of another shape or with other values; a ``base``
-            of another shape, dtype or device, or not finite; a ``path`` of other sizes, dtypes or devices.
+            temperatures than parts of the path; ``known`` of another shape than (batch, labels), or with
+            impossible values; a ``base`` of another shape, dtype or device, or not finite; a ``path`` of
+            other sizes, dtypes or devices than the energy.
     """
     _check_chains(num_chains)
     parts = _annealing(energy, base, path, num_temperatures)
@@ -97,7 +99,7 @@ def reverse(
     """Return log p(v) = log f(v) − log Z_0 + log E[1/w], where a chain of weight w goes from v back to no
     coupling.
 
-    RAISE (Burda, Grosse and Salakhutdinov 2015): the chains of :func:`estimate` backwards, f = exp(−free
+    RAISE (Burda, Grosse and Salakhutdinov 2015) runs the chains of :func:`estimate` backwards; f = exp(−free
     energy). E[f(v)/(w Z_0)] is the probability that a chain of :func:`estimate` ends at v, whatever the
     number of temperatures. The mean logarithm over chains is therefore below the logarithm of this
     probability, which is below log p(v) on average over the model's own samples: as a mean over unseen
@@ -111,7 +113,8 @@ def reverse(
         num_temperatures, generator, base, path: see :func:`estimate`, with the same order of the path.
 
     Raises:
-        ValueError: see :func:`estimate`; labels of another shape or with other values.
+        ValueError: see :func:`estimate`; ``labels`` of another shape than (batch, visible), or values except
+            0 and 1.
     """
     _check_chains(num_chains)
     parts = _annealing(energy, base, path, num_temperatures)
@@ -141,7 +144,7 @@ def _check_chains(num_chains: int) -> None:
 def _annealing(
     energy: BipartiteEnergy, base: Tensor | None, path: Sequence[BipartiteEnergy], num_temperatures: int
 ) -> list[Stretch]:
-    """Check the input, and return the path from an uncoupled energy to this energy."""
+    """Check the input, and return the path from an uncoupled energy to ``energy``."""
     energy.check_values()
     check_path(energy, path)
     check_count("num_temperatures", num_temperatures)

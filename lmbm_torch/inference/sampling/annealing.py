@@ -1,4 +1,4 @@
-"""Paths of restricted Boltzmann machines, from an uncoupled energy to the energy in question."""
+"""Paths of restricted Boltzmann machines, from an uncoupled energy to a given energy."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def uncoupled(energy: BipartiteEnergy, base: Float[Tensor, "#batch visible"] | N
 
 
 def check_path(energy: BipartiteEnergy, path: Sequence[BipartiteEnergy]) -> None:
-    """Refuse energies of other sizes, dtypes or devices than ``energy``, or with values that are not finite.
+    """Check that the energies of ``path`` have the sizes, dtype and device of ``energy``, and finite values.
 
     Raises:
-        ValueError: an energy of the path is refused.
+        ValueError: an energy of the path differs, or is not finite.
     """
     for place, each in enumerate(path):
         for name in ("visible", "hidden", "coupling"):
@@ -61,9 +61,9 @@ class Stretch:
 
     Args:
         first: the first energy.
-        rise: the last energy less the first.
+        rise: the last energy minus the first energy.
         num_steps: the number of shares above 0.
-        starts_uncoupled: ``first`` has no coupling, which saves matrix products.
+        starts_uncoupled: whether ``first`` has no coupling, which saves matrix products.
     """
 
     first: BipartiteEnergy
@@ -76,7 +76,7 @@ class Stretch:
         return list(pairwise(step / self.num_steps for step in range(self.num_steps + 1)))
 
     def fields(self, visible: Float[Tensor, "*chains batch visible"]) -> Fields:
-        """Return the hidden units' fields at the start, and the increase along the way."""
+        """Return the hidden units' fields at the start of the stretch, and their increase along it."""
         first = self.first.hidden if self.starts_uncoupled else self.first.hidden_fields(visible)
         return first, self.rise.hidden_fields(visible)
 
@@ -92,7 +92,9 @@ class Stretch:
     def gibbs_step(
         self, hidden_fields: Fields, share: float, generator: torch.Generator | None
     ) -> Float[Tensor, "*chains batch visible"]:
-        """Return visible units drawn given hidden units, which are drawn by the fields, at a share."""
+        """Draw hidden units by their fields at a share of the stretch, then return visible units drawn given
+        them.
+        """
         first, risen = hidden_fields
         hidden = draw(torch.sigmoid(torch.add(first, risen, alpha=share)), generator)
         biases = self.first.visible.add(self.rise.visible, alpha=share)

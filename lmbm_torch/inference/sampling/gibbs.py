@@ -1,6 +1,6 @@
-"""Block Gibbs sampling of Boltzmann machines: at once, all labels without a coupling among each other.
+"""Block Gibbs sampling of Boltzmann machines: labels that are not coupled with each other are drawn at once.
 
-A sparse graph has few blocks, a grid two, a complete graph one for each label.
+A sparse graph has few blocks of such labels, a grid two, a complete graph one for each label.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["sample"]
 def draw(probabilities: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw {0, 1} in the probabilities' dtype, each 1 with the given probability.
 
-    Uniform numbers are drawn and compared: on a CPU torch.bernoulli takes five times as long, longer than the
-    matrix product behind the probabilities.
+    Uniform numbers are drawn and compared, because torch.bernoulli takes five times as long on a CPU: longer
+    than the matrix product that gives the probabilities.
     """
     uniform = torch.rand(
         probabilities.shape, generator=generator, dtype=probabilities.dtype, device=probabilities.device
@@ -39,13 +39,13 @@ def draw(probabilities: Tensor, generator: torch.Generator | None = None) -> Ten
 
 @dataclass(frozen=True)
 class Block:
-    """Labels without a coupling among each other in any example.
+    """Labels that are not coupled with each other in any example.
 
     Args:
-        index: the labels.
-        unary: of the labels.
+        index: the indices of the labels.
+        unary: the unary log-potentials of the labels.
         pairwise: couplings with all labels, one matrix for each example or one for all.
-        known: {0, 1, NaN}, of the labels; None if no label is known.
+        known: {0, 1, NaN}, the known values of the labels; None if no label is known.
     """
 
     index: Int[Tensor, " block"]
@@ -54,7 +54,7 @@ class Block:
     known: Shaped[Tensor, "batch block"] | None
 
     def expected(self, labels: Float[Tensor, "*chains batch labels"]) -> Float[Tensor, "*chains batch block"]:
-        """Return the known values, else σ(2 z_i), the chance of 1 given the other labels or means."""
+        """Return known values, and else σ(2 z_i), the probability of 1 given the other labels or means."""
         fields = self.unary + from_others(self.pairwise, to_spins(labels))
         return clamp(torch.sigmoid(2 * fields), self.known)
 
@@ -62,11 +62,11 @@ class Block:
 def sweep(
     energy: PairwiseEnergy | BipartiteEnergy, known: Known | None
 ) -> Callable[[Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]:
-    """Return an update of all units once, each block with the last values of all others.
+    """Return a function that updates each unit once; each block sees the last values of all other units.
 
     Returns:
-        Labels (or means) and a function of a block's probabilities → the labels after the sweep, and the
-        hidden units of a bipartite energy; for a Boltzmann machine the labels again.
+        The function takes labels (or means) and a function of a block's probabilities. It returns the labels
+        after the sweep, and the hidden units of a bipartite energy (else the labels again).
     """
     if isinstance(energy, BipartiteEnergy):
 
@@ -87,16 +87,16 @@ def sweep(
 
 
 def uncoupled(energy: PairwiseEnergy | BipartiteEnergy) -> Float[Tensor, "batch labels"]:
-    """Return the chance of each label to be 1 without couplings."""
+    """Return the probability of 1 of each label if there were no couplings."""
     return torch.sigmoid(2 * energy.unary if isinstance(energy, PairwiseEnergy) else energy.visible)
 
 
 def uncoupled_blocks(energy: PairwiseEnergy, known: Known | None) -> list[Block]:
-    """Return all labels in blocks, each label in the first block without a coupling to the label."""
+    """Divide the labels into blocks: each label joins the first block that has no coupling with it."""
     coupled = energy.pairwise != 0
     rows = (coupled if coupled.ndim == 2 else coupled.any(0)).cpu()
     blocks: list[list[int]] = []
-    # The labels that each block is coupled with.
+    # For each block, a mask of the labels that the block is coupled with.
     reach: list[Tensor] = []
     for label in range(energy.num_labels):
         free = next((place for place, reached in enumerate(reach) if not reached[label]), len(blocks))
@@ -136,24 +136,24 @@ def sample(
     generator: torch.Generator | None = None,
     known: Known | None = None,
 ) -> Int[Tensor, "*chains batch labels"] | BipartiteSamples:
-    """Draw the last of ``num_steps`` sweeps over all labels, each label given the others, in every chain.
+    """Make ``num_steps`` sweeps over all labels in every chain, and return the last draws.
 
-    Of a bipartite energy a step draws h from p(h | v), then v from p(v | h)
-    (belief_propagation_in_crbms_2017, Equation 3). CD-k starts from the training labels and takes k steps;
-    persistent CD continues the chains of the last call.
+    A sweep draws each label given the others; for a bipartite energy it draws h from p(h | v), then v from
+    p(v | h) (belief_propagation_in_crbms_2017, Equation 3). CD-k starts from the training labels and takes k
+    steps; persistent CD continues the chains of the last call.
 
     Args:
         energy: a Boltzmann machine, restricted or not, on any device; a bipartite energy's labels are the
             visible units.
-        num_steps: the number of draws of every label.
-        init: {0, 1}, the first labels, with any number of chains for each example in leading axes; by default
-            one chain each, drawn without couplings.
+        num_steps: the number of sweeps.
+        init: {0, 1}, the first labels; leading axes hold the chains of each example. By default one chain for
+            each example, drawn without couplings.
         generator: the source of randomness, on the energy's device; by default torch's own.
         known: {0, 1, NaN}, NaN for a free label; known labels stay unchanged.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``num_steps`` below 1;
-            ``known`` or ``init`` of another shape or with other values, or in contradiction.
+            ``known`` or ``init`` of a wrong shape or with values except 0 and 1, or in contradiction.
     """
     energy.check_values()
     check_count("num_steps", num_steps)

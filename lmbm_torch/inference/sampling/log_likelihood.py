@@ -1,4 +1,4 @@
-"""Mean log-likelihoods of restricted Boltzmann machines, from above and from below."""
+"""Estimates of the mean log-likelihood of restricted Boltzmann machines, one too high and one too low."""
 
 from __future__ import annotations
 
@@ -34,31 +34,32 @@ def bounds(
     base: Float[Tensor, "#batch visible"] | None = None,
     path: Sequence[BipartiteEnergy] = (),
 ) -> LogLikelihoodBounds:
-    """Return the mean log-likelihood of labels under one model.
+    """Return an upper and a lower estimate of the mean log-likelihood of labels under one model.
 
-    Exact if one side of the model has at most 22 units. Else upper = mean(log f(v)) − log Z, with log Z by
-    :func:`annealed_importance.estimate <lmbm_torch.inference.sampling.annealed_importance.estimate>`, low on
-    average, and lower the same with the log Z of :func:`annealed_importance.reverse
-    <lmbm_torch.inference.sampling.annealed_importance.reverse>` from some of the examples, high on average as
-    far as the examples resemble the model's samples. log f(v) is exact, over all examples.
+    Both are exact if one side of the model has at most 22 units. Otherwise ``upper`` is mean(log f(v)) − log
+    Z with log Z by :func:`annealed_importance.estimate
+    <lmbm_torch.inference.sampling.annealed_importance.estimate>`, which is too low on average; ``lower`` has
+    the log Z by :func:`annealed_importance.reverse
+    <lmbm_torch.inference.sampling.annealed_importance.reverse>` from some of the examples, which is too high
+    on average if the examples resemble the model's samples. The mean of log f(v) is exact, over all examples.
 
     Args:
         energy: a batch of one example, since all labels share the model.
         labels: {0, 1}.
-        num_chains: of the forward estimate, at least 2.
-        num_temperatures, generator, base, path: of both; see :mod:`annealed_importance
+        num_chains: the number of chains of the forward estimate, at least 2.
+        num_temperatures, generator, base, path: options of both estimates; see :mod:`annealed_importance
             <lmbm_torch.inference.sampling.annealed_importance>`.
-        num_examples: of ``labels``, drawn at random, for the reverse estimate; at least 2, at most all. The
-            standard error is that of a mean over the examples.
-        chains_per_example: of the reverse estimate, at least 2.
+        num_examples: the number of examples for the reverse estimate, drawn at random from ``labels``; at
+            least 2, at most all. The standard error is for the mean over the examples.
+        chains_per_example: the number of chains of the reverse estimate, at least 2.
 
     Returns:
-        The effective sizes are those of the forward chains, and the mean over the examples of those of each
-        example's chains.
+        The effective size of ``upper`` is that of the forward chains; of ``lower``, the mean over the
+        examples of the effective size of the example's chains.
 
     Raises:
-        ValueError: an energy of several examples; labels of another shape or with other values; a number
-            below 2; input that one of the estimates refuses.
+        ValueError: the energy has several examples; ``labels`` have another shape than (examples, visible),
+            or values except 0 and 1; a number is below 2; one of the estimates refuses the input.
     """
     energy.check_values()
     if energy.batch_size != 1:
@@ -94,7 +95,7 @@ def bounds(
 def _some(labels: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
     check_count("num_examples", count)
     if min(count, len(labels)) < 2:
-        raise ValueError(f"num_examples: expected at least 2, got {count} of {len(labels)}")
+        raise ValueError(f"num_examples: expected at least 2, got {count} of {len(labels)} examples")
     order = torch.randperm(len(labels), generator=generator, device=labels.device)
     return labels[order[:count]]
 

@@ -1,4 +1,4 @@
-"""Parallel tempering of restricted Boltzmann machines: chains at easier energies exchange states."""
+"""Parallel tempering of restricted Boltzmann machines: chains of easier energies exchange states."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ States = Float[Tensor, "replicas rows visible"]
 
 @dataclass(frozen=True)
 class Ladder:
-    """Models of the same examples, stacked along the first axis; a row is one chain of one example.
+    """Energies of the same examples, stacked along the first axis; a row is one chain of one example.
 
     Args:
-        visible, hidden: log-potentials.
-        coupling: of each model.
+        visible, hidden: the unary log-potentials of each energy.
+        coupling: the coupling of each energy.
     """
 
     visible: Float[Tensor, "replicas _ visible"]
@@ -46,25 +46,25 @@ class Ladder:
         return cls(visible, hidden, coupling)
 
     def hidden_fields(self, visible: States, machines: slice = slice(None)) -> Tensor:
-        """Return the hidden fields of some of the models, each given the states of one replica."""
+        """Return the hidden fields of some of the energies, each given the states of one replica."""
         return torch.baddbmm(self.hidden[machines], visible, self.coupling[machines])
 
     def gibbs_step(self, fields: Tensor, generator: torch.Generator | None) -> States:
-        """Return visible units drawn given hidden units, which are drawn by the fields."""
+        """Draw hidden units by their fields, then return visible units drawn given the hidden units."""
         hidden = draw(torch.sigmoid(fields), generator)
         return draw(torch.sigmoid(torch.baddbmm(self.visible, hidden, self.coupling.mT)), generator)
 
     def exchange(
         self, visible: States, fields: Tensor, first: int, generator: torch.Generator | None
     ) -> tuple[States, Tensor, Bool[Tensor, "pairs rows"]]:
-        """Return the states after Metropolis swaps of every second pair of neighbours from ``first`` on.
+        """Swap the states of every second pair of neighbours, from ``first`` on, by Metropolis' rule.
 
         Returns:
             The states, the hidden fields of the new states, and the accepted swaps.
         """
         pairs = (len(visible) - first) // 2
         hot, cold = slice(first, first + 2 * pairs, 2), slice(first + 1, first + 2 * pairs, 2)
-        # Fields of the model's own state, and of the neighbour's state.
+        # The fields given the replica's own state, and given the neighbour's state.
         of_hot, of_cold = (
             self.hidden_fields(visible[other], own) for own, other in ((hot, cold), (cold, hot))
         )
@@ -99,7 +99,7 @@ def sample(
     init: Shaped[Tensor, "replicas chains batch visible"] | None = None,
     generator: torch.Generator | None = None,
 ) -> BipartiteSamples:
-    """Draw the last of ``num_steps`` steps of one replica at each energy of a path and one at the energy.
+    """Move a replica at each energy of ``path`` and at ``energy`` by ``num_steps``; return the last states.
 
     In a step every replica draws the hidden units and then the visible units, and every second pair of
     neighbours a, b swaps the visible units with probability min(1, f_a(v_b) f_b(v_a) / (f_a(v_a) f_b(v_b))),
@@ -109,16 +109,16 @@ def sample(
 
     Args:
         energy: a bipartite energy, on any device.
-        num_steps: of all replicas; even pairs are proposed first.
-        path: energies from an easy energy to the neighbour of ``energy``, such as :func:`path_from_base`.
-        num_chains: for each example; ``init`` decides, if given.
-        init: {0, 1}, the first states of all replicas, those of ``energy`` last; by default drawn without
-            couplings.
+        num_steps: the number of steps; the first step proposes swaps of the even pairs.
+        path: energies from an easy energy to the neighbour of ``energy``, like :func:`path_from_base`.
+        num_chains: the number of chains for each example; with ``init``, the shape of ``init`` decides.
+        init: {0, 1}, the first states of all replicas, with the replica of ``energy`` last; by default drawn
+            without couplings.
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
         ValueError: NaN or infinity in the energy or along the path; a count below 1; an empty path, or a path
-            of other sizes, dtypes or devices; ``init`` of another shape or with other values.
+            of other sizes, dtypes or devices; ``init`` of another shape, or with values except 0 and 1.
     """
     energy.check_values()
     check_count("num_steps", num_steps)

@@ -1,9 +1,8 @@
 """Beam search in topological order; with a width of 1, the greedy decoding of a classifier chain.
 
-At every label a prefix is continued first with the value preferred by the local field (1 for a field of 0),
-and among equally good continuations the earlier stay. A label's loss is never negative: the cheapest dropped
-prefix bounds every unvisited labelling. If the labelling found costs no more, the labelling is proven
-optimal.
+Each prefix is continued first with the value that the local field prefers (1 for a field of 0); among equally
+good prefixes the first ones are kept. A label's loss is never negative: no unvisited labelling costs less
+than the cheapest dropped prefix. If the labelling found costs no more, the labelling is proven optimal.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ def decode(
 
     Args:
         energy: a directed model, on any device; the labels may have more than two values.
-        width: prefixes kept at every label; the search is exact with as many prefixes as labellings.
-        known: given labels, NaN for a free label; only labellings that agree are built.
+        width: the number of prefixes kept at every label; as many as labellings make the search exact.
+        known: given labels, NaN for a free label; only labellings with these values are built.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy; ``width`` below 1; ``known`` of another
-            shape or with other values.
+            shape than (batch, labels), or with impossible values.
     """
     if isinstance(energy, SequentialEnergy):
         return _sweep(energy, width, known)
@@ -57,11 +56,11 @@ def decode_hinge(
     Args:
         energy: a directed model, on any device.
         margin: γ > 0, in units of the local fields.
-        width: prefixes kept at every label; 2^K for an exact search.
-        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
+        width: the number of prefixes kept at every label; with 2^labels the search is exact.
+        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
 
     Raises:
-        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
+        ValueError: see :func:`decode`; the margin is not a finite number above 0.
     """
     check_positive("margin", margin)
     return _search(energy, width, known, lambda margins: (margin - margins).clamp_min(0))

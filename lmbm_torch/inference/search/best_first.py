@@ -1,16 +1,16 @@
 """Best-first search for the most probable labellings of directed models, exact and with a certificate.
 
-Uniform-cost search of the tree of prefixes (Mena et al. 2015): a labelling is no more probable than any
-prefix, and a labelling as probable as every open prefix is the most probable of all. A round goes through the
-positions once, and expands at each position all open prefixes of all examples that are at least half as
-probable as the example's best prefix, new prefixes of the round included: a label's distribution is computed
-once a round, and at most twice as improbable prefixes are expanded as one by one. Open prefixes bound all
-unvisited labellings.
+Uniform-cost search of the tree of prefixes (Mena et al. 2015): a labelling is no more probable than its
+prefixes, so a labelling at least as probable as every open prefix is the most probable of all. A round goes
+through the positions once, and expands at each position all open prefixes of all examples that are at least
+half as probable as the example's best prefix, new prefixes of the round included: so a label's distribution
+is computed once in each round. The prefixes expanded are at most twice as improbable as in a search that
+expands one prefix at a time. Open prefixes bound all unvisited labellings.
 
-Depth-first search takes the least memory, and more prefixes: every round follows each example's deepest open
-prefix greedily to a labelling, and prefixes no more probable than the best labelling are dropped. An example
-holds a few open prefixes for each label, where best-first search holds all. Models with own bounds are
-searched by ``branch_and_bound``.
+Depth-first search takes the least memory, but expands more prefixes: every round follows each example's
+deepest open prefix greedily to a labelling, and prefixes no more probable than the best labelling are
+dropped. An example keeps only a few open prefixes for each label; best-first search keeps all. Belief
+networks, for which better bounds exist, are searched by ``branch_and_bound``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lmbm_torch.verdicts import searched_on_host
 
 __all__ = ["decode", "decode_depth_first"]
 
-# Bytes of all open prefixes; beyond, examples are searched in smaller groups, and a single example ends.
+# Largest bytes of open prefixes; beyond, examples are searched in smaller groups, and a single one ends.
 OPEN_BYTES = 2**29
 
 
@@ -42,11 +42,11 @@ class Front:
 
     Args:
         model: the model.
-        open: the prefixes of each length that were not expanded.
-        best: log P of the most probable labellings found, best first; −∞ for missing labellings.
-        labels: of these labellings, by position; −1 for missing labellings.
-        nodes: the expanded prefixes of each example.
-        limit: of ``nodes``.
+        open: the prefixes of each length that are not yet expanded.
+        best: log P of the most probable labellings found, best first; −∞ for missing ones.
+        labels: the labels of these labellings, by position; −1 for missing labellings.
+        nodes: the number of expanded prefixes of each example.
+        limit: the largest number of ``nodes``.
     """
 
     model: Sequential
@@ -58,7 +58,7 @@ class Front:
 
     @classmethod
     def at_roots(cls, model: Sequential, top_k: int, limit: int) -> Front:
-        """Return the front of the empty prefixes."""
+        """Return the state at the start, in which only the empty prefix of each example is open."""
         roots, batch = model.roots(), model.batch_size
         none = roots.where(roots.rows < 0)
         return cls(
@@ -72,14 +72,14 @@ class Front:
 
     @property
     def bound(self) -> Float[Tensor, " batch"]:
-        """Return an upper bound of all unvisited labellings; −∞ if all were visited."""
+        """Return an upper bound of log P of all unvisited labellings; −∞ if all were visited."""
         every = torch.cat([prefixes.log_prob for prefixes in self.open])
         rows = torch.cat([prefixes.rows for prefixes in self.open])
         return largest_by_row(rows, every, self.model.batch_size)
 
     @property
     def has_open(self) -> Bool[Tensor, " batch"]:
-        """Return whether an example has open prefixes, even impossible prefixes."""
+        """Return whether an example has open prefixes; prefixes of probability 0 count."""
         left = torch.zeros(self.model.batch_size, dtype=torch.bool, device=self.model.device)
         for prefixes in self.open:
             left[prefixes.rows] = True
@@ -109,7 +109,7 @@ class Front:
         self.open = [prefixes.where(self.may_win(prefixes)) for prefixes in self.open]
 
     def decoding(self, tolerance: float) -> Decoding:
-        """Return the answer, labels by their own index and numbers in the energy's precision."""
+        """Return the answer with labels in the order of the energy, and numbers in the energy's precision."""
         is_going = self.is_going(tolerance)
         worst = self.worst
         bound = self.bound.maximum(worst)
@@ -128,7 +128,7 @@ class Front:
         return each * sum(len(prefixes.rows) for prefixes in self.open)
 
     def expand(self, position: int, chosen: Bool[Tensor, " nodes"]) -> Prefixes:
-        """Replace some open prefixes by their children; return the children, labellings included."""
+        """Replace some open prefixes by their children, which may be labellings; return the children."""
         prefixes = self.open[position]
         parents = prefixes.where(chosen)
         self.nodes.index_add_(0, parents.rows, torch.ones_like(parents.rows))
@@ -141,7 +141,7 @@ class Front:
         return children
 
     def _keep(self, leaves: Prefixes) -> None:
-        """Keep the best of earlier and new labellings, earlier labellings first at ties."""
+        """Keep the best of earlier and new labellings; at ties, keep earlier labellings."""
         batch, top_k = self.best.shape
         found = self.labels[:, :, 0] >= 0
         rows = torch.arange(batch, device=self.best.device)[:, None].expand(-1, top_k)[found]
@@ -164,7 +164,7 @@ def best_first_round(front: Front, going: Bool[Tensor, " batch"]) -> None:
         prefixes = front.open[position]
         chosen = going[prefixes.rows] & front.may_win(prefixes)
         chosen &= prefixes.log_prob >= least[prefixes.rows]
-        # The best prefixes alone: a round of many prefixes must not exceed the limit.
+        # Only the best prefixes, since a round of many prefixes must not exceed the limit.
         left = (front.limit - front.nodes)[prefixes.rows]
         chosen &= ranks(prefixes.rows, torch.where(chosen, prefixes.log_prob, -torch.inf)) < left
         if bool(chosen.any()):
@@ -172,16 +172,16 @@ def best_first_round(front: Front, going: Bool[Tensor, " batch"]) -> None:
 
 
 def dive(front: Front, going: Bool[Tensor, " batch"]) -> None:
-    """Expand each example's deepest open prefix, and the most probable descendants, to a labelling."""
+    """Extend each example's deepest open prefix to a labelling, by the most probable child at each label."""
     depth = torch.full((front.model.batch_size,), front.model.num_labels, device=front.model.device)
     for position, prefixes in enumerate(front.open):
         depth[prefixes.rows[going[prefixes.rows]]] = position
     for position in range(front.model.num_labels):
         prefixes = front.open[position]
-        # Below the deepest prefix all prefixes are descendants.
+        # All open prefixes longer than the deepest one are its descendants.
         chosen = (depth <= position)[prefixes.rows] & (ranks(prefixes.rows, prefixes.log_prob) == 0)
         chosen &= front.may_win(prefixes)
-        # Every example gets the first labellings in spite of a limit.
+        # Every example gets ``top_k`` labellings, even beyond the limit.
         chosen &= ((front.nodes < front.limit) | ~front.is_full)[prefixes.rows]
         if bool(chosen.any()):
             front.expand(position, chosen)
@@ -199,8 +199,8 @@ def search(
     """Return the ``top_k`` most probable labellings, in rounds of ``one_round`` after a first dive.
 
     Raises:
-        ValueError: input that :meth:`Sequential.of` refuses; a node limit or ``top_k`` that is no count; more
-            labellings requested than an example has; a negative tolerance.
+        ValueError: input that :meth:`Sequential.of` refuses; a node limit or ``top_k`` that is no positive
+            integer; more labellings requested than an example has; a negative tolerance.
     """
     limit = count_limit("node_limit", node_limit)
     check_count("top_k", top_k)
@@ -208,14 +208,14 @@ def search(
     model = Sequential.of(energy, known)
     fewest = int(model.labellings().min())
     if top_k > fewest:
-        raise ValueError(f"top_k: expected at most {fewest}, the labellings of an example, got {top_k}")
+        raise ValueError(f"top_k: expected at most {fewest}, the least number of labellings, got {top_k}")
     front = Front.at_roots(model, top_k, limit)
     dive(front, front.has_open)
     while bool((going := front.is_going(tolerance)).any()):
         is_within = front.nodes < front.limit
         if bool((going & is_within).any()):
             one_round(front, going & is_within)
-        # Examples at the limit get labellings in spite of the limit.
+        # Examples at the limit still get ``top_k`` labellings.
         if bool((late := going & ~is_within & ~front.is_full).any()):
             dive(front, late)
         elif not bool((going & is_within).any()):
@@ -253,22 +253,23 @@ def decode(
 
     Args:
         energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
-        known: given labels, NaN for a free label; only labellings that agree compete.
-        top_k: the number of labellings to return, best first; the bound then covers all others.
-        node_limit: the number of expanded prefixes after which an example's search ends, but not before
-            ``top_k`` labellings.
-        tolerance: ε ≥ 0, end an example's search once no labelling is more probable by more than a factor
-            e^ε.
+        known: given labels, NaN for a free label; the answer keeps the known labels.
+        top_k: the number of labellings to return, best first; the bound then holds for all further
+            labellings.
+        node_limit: the number of expanded prefixes after which an example's search ends, if ``top_k``
+            labellings were found.
+        tolerance: ε ≥ 0; the search ends once no labelling is more than e^ε times as probable as the answer.
 
     Returns:
         The log-probability is the objective, bound ≥ objective, and no unvisited labelling is more probable
         than the bound. ``status.exact``: no other labelling is better; ``status.converged``: no node limit
-        was met; ``status.residual``: bound − objective, of the last of ``top_k``.
+        was met; ``status.residual``: the bound minus the objective of the last of the ``top_k`` labellings.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy, or conditional probabilities that do
-            not sum to 1; ``known`` of another shape or with other values; a node limit or ``top_k`` that is
-            no count; more labellings requested than an example has; a negative tolerance.
+            not sum to 1; ``known`` of another shape than (batch, labels), or with impossible values; a node
+            limit or ``top_k`` that is no positive integer; more labellings requested than an example has; a
+            negative tolerance.
     """
     return search(energy, known, top_k, node_limit, tolerance, best_first_round)
 

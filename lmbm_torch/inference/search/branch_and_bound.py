@@ -1,11 +1,12 @@
 """Exact decoding of sigmoid belief networks by depth-first branch and bound, with a certificate.
 
-Labels are decided in topological order, each first by the sign of the field, by 1 for a field of 0
-(lmbm_and_lmsbn_2010, section 2.3, Algorithm 2). Both objectives are sums of one non-negative loss per label:
-a partial labelling is dropped once the loss, plus the least loss of the undecided labels, reaches the best
-complete labelling. The search sums in float64 and treats losses as tied if the difference is below
-``ROUND_OFF``, as a share of the largest possible loss of one label: certificates are true up to this share,
-and up to the energy's own precision, to which objective and bound are rounded.
+Labels are decided in topological order; the search first tries the value that the sign of the field prefers,
+1 for a field of 0 (lmbm_and_lmsbn_2010, section 2.3, Algorithm 2). Both objectives are sums of one
+non-negative loss for each label: a partial labelling is dropped once its loss, plus the least loss of the
+undecided labels, reaches the loss of the best complete labelling. The search sums in float64 and treats
+losses as tied if the difference is below ``ROUND_OFF``, as a share of the largest possible loss of one label:
+certificates are true up to this share, and up to the energy's own precision, to which objective and bound are
+rounded.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from lmbm_torch.kernels.search.records import Found, SearchProblem
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import one_door, refuse_unless, searched_on_host
 
-# Largest difference of tied losses, as a share of a label's largest loss: far above the rounding of sums.
+# Losses that differ by at most this share of a label's largest loss count as tied: far above rounding.
 ROUND_OFF = 1e-12
 
 
@@ -56,25 +57,27 @@ def decode_hinge(
         energy: a directed model, on any device. On CUDA devices a kernel searches where one is available
             (:mod:`lmbm_torch.kernels.search.directed_cuda`, never run on a GPU yet), else the CPU.
         margin: γ > 0, in units of the local fields.
-        cutoff: S, prune labellings whose loss is S γ or more; a right branch costs at least γ. A least loss
-            below S γ is always found: with probability 1 − E[loss]/(S γ) or more, on at most Σ_{s<S}
-            C(labels, s) leaves (Theorem 9). An example without such a labelling (with ``top_k``: with too
-            few) gets the first leaves of the search, for one labelling the greedy labelling.
-        node_limit: the number of nodes after which an example's search ends, but not before ``top_k`` leaves.
-        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
-        top_k: the number of labellings to return, best first; the bound then covers all others.
-        constraints: rules that the labellings must obey, propagated at every node; with cliques or a cutoff
-            by :mod:`lmbm_torch.inference.under_rules.constrained`.
+        cutoff: S; labellings whose loss is S γ or more are pruned. A label against its field costs at least
+            γ. A least loss below S γ is always found: with probability 1 − E[loss]/(S γ) or more, on at most
+            Σ_{s<S} C(labels, s) leaves (Theorem 9). An example with fewer than ``top_k`` such labellings gets
+            the first leaves of the search, for ``top_k=1`` the greedy labelling.
+        node_limit: the number of nodes after which an example's search ends, if ``top_k`` leaves were found.
+        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
+        top_k: the number of labellings to return, best first; the bound then holds for all further
+            labellings.
+        constraints: rules that the labellings must obey, propagated at every node; with cliques or a cutoff,
+            :mod:`lmbm_torch.inference.under_rules.constrained` searches.
 
     Returns:
         The hinge loss is the objective, bound ≤ objective. ``status.exact``: no other labelling is better;
         ``status.converged``: no node limit was met.
 
     Raises:
-        ValueError: NaN or infinity or a misplaced parent in the energy; ``known`` of another shape or with
-            other values; a margin or cutoff that is not a finite number above 0; a node limit or ``top_k``
-            that is no count; more labellings requested than an example has; constraints of another number of
-            labels, or that contradict the known labels.
+        ValueError: NaN or infinity or a misplaced parent in the energy; ``known`` of another shape than
+            (batch, labels), or with impossible values; a margin or cutoff that is not a finite number above
+            0; a node limit or ``top_k`` that is no positive integer; more labellings requested than an
+            example has; constraints over another number of labels, or constraints that contradict the known
+            labels.
     """
     check_positive("margin", margin)
     if constraints is not None:
@@ -98,11 +101,12 @@ def decode(
 
     Args:
         energy: a directed model, on any device.
-        cutoff: S, prune labellings with −log P(y) of S log 2 or more; a right branch costs at least log 2.
+        cutoff: S; labellings with −log P(y) of S log 2 or more are pruned. A label against its field costs
+            log 2 or more.
         node_limit, known, top_k, constraints: see :func:`decode_hinge`.
 
     Returns:
-        The log-probability is the objective, bound ≥ objective; else: see :func:`decode_hinge`.
+        The log-probability is the objective, bound ≥ objective; for the rest see :func:`decode_hinge`.
 
     Raises:
         ValueError: see :func:`decode_hinge`.
@@ -142,13 +146,13 @@ class HingeSearch:
         """Return the search of a belief network with shared weights, in the form of :class:`DirectedEnergy`.
 
         Args:
-            parents: (labels, labels), row i the weights of label i's parents, which come before label i.
+            parents: (labels, labels), row i has the weights of label i's parents, which come before label i.
             ordering: (labels,), a permutation.
             clique_weight: (cliques,).
             margin, cutoff, node_limit: see :func:`decode_hinge`.
 
         Raises:
-            ValueError: weights that are not finite; see :func:`decode_hinge`.
+            ValueError: the weights are not finite; see :func:`decode_hinge`.
         """
         check_positive("margin", margin)
         if cutoff is not None:
@@ -161,7 +165,7 @@ class HingeSearch:
         positions = np.argsort(ordering)
         clique_parents, clique_child = _clique_places(cliques, torch.from_numpy(ordering))
         children = parents.T[ordering][:, ordering]
-        # The compiled search is given arrays under the names of tensors.
+        # The compiled search takes arrays where the type names tensors.
         arrays: dict[str, Any] = {
             "fields": np.empty((0, len(ordering))),
             "children": np.ascontiguousarray(children, np.float64)[None],
@@ -185,13 +189,13 @@ class HingeSearch:
         """Return the labelling of least hinge loss for each row of fields (batch, labels).
 
         Returns:
-            A ``Found`` of NumPy arrays, with labels (batch, 1, labels) in their own order.
+            A ``Found`` of NumPy arrays, with labels (batch, 1, labels) in the order of the model.
 
         Raises:
-            ValueError: fields of another width, or that are not finite.
+            ValueError: the fields have another width than the number of labels, or are not finite.
         """
         check_shape("unary", unary, None, len(self.ordering))
-        # NaN compares as false, too.
+        # Written so that NaN fails, too.
         if not (np.abs(unary) <= LARGEST).all():
             check_finite("unary", unary)
             raise ValueError(f"unary: expected magnitudes of at most {LARGEST:g}")
@@ -275,7 +279,7 @@ def _search(
 
 
 def _ceiling(margin: float, temperature: float, cutoff: float | None) -> float:
-    """Return the loss of pruned labellings: a right branch costs at least a share ``1 / cutoff``."""
+    """Return the loss at which labellings are pruned; a label against its field costs this / ``cutoff``."""
     return math.inf if cutoff is None else cutoff * (margin + temperature * math.log(2))
 
 

@@ -1,10 +1,9 @@
 """Joint decoding of several directed models over the same labels.
 
-Every member proposes the k best labellings. An unproposed labelling is, for each member, no better than the
-member's k-th: once the best proposal is worth no less than the k-th labellings together, the proposal is
-proven best (the threshold rule of Fagin, Lotem and Naor 2003). k doubles until then, or until a node limit
-ends a member's search for the k best. Values that differ by no more than the rounding of a sum of losses
-count as tied.
+Every member proposes its k best labellings. For each member, a labelling that no member proposed is no better
+than the member's k-th labelling. So the best proposal is proven if its value is at least the combined value
+of the k-th labellings (the threshold rule of Fagin, Lotem and Naor 2003). k is doubled until then, or until a
+node limit ends a member's search. Values whose difference is within rounding count as tied.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from lmbm_torch.inference.search.sequential import Sequential
 from lmbm_torch.shapes import Bool, Float, Int, Known, Labels, Scores
 from lmbm_torch.verdicts import searched_on_host
 
-# Under rules: the ratio of one mass left to the next, and the least positive mass left.
+# Under rules the requested mass left shrinks by this factor from pass to pass; below the least mass it is 0.
 _FEWER = 0.1
 _LEAST = 1e-9
 
@@ -63,8 +62,9 @@ def decode(
     Args:
         energies: the members, of one shape.
         known: {0, 1} for given labels, NaN for labels to decode.
-        top_k: the number of labellings to return, best first; the bound then covers all others.
-        max_candidates: the largest k, at least ``top_k``.
+        top_k: the number of labellings to return, best first; the bound then holds for all further
+            labellings.
+        max_candidates: the largest number k of proposals of each member; at least ``top_k``.
         node_limit: the number of nodes after which a member's search ends, see
             :func:`branch_and_bound.decode` and :func:`best_first.decode`; the example's search ends, too.
 
@@ -73,8 +73,8 @@ def decode(
         searches, ``status.num_iters`` the number of doublings of k.
 
     Raises:
-        ValueError: no members, members of different shape, dtype or device, fewer candidates than requested
-            labellings, or input that :func:`branch_and_bound.decode` refuses.
+        ValueError: there are no members, or members differ in shape, dtype or device; ``max_candidates`` is
+            below ``top_k``; :func:`branch_and_bound.decode` refuses the input.
     """
 
     def propose(energy: Any, known: Tensor | None, count: int) -> Decoding:
@@ -97,21 +97,21 @@ def labellings(
     max_labellings: int = LIMITS.labellings,
     constraints: Constraints | None = None,
 ) -> LikelyLabellings:
-    """Return the likely labellings of every member with shares of the mixture, and the mixture's mass left.
+    """Return the likely labellings of every member with their shares in the mixture, and the mass left.
 
-    A labelling appears once for each member with the likely labelling, one member after another.
+    A labelling that is likely under several members appears once for each of these members.
 
     Args:
         energies, known: see :func:`decode`.
-        mass_left, max_labellings: of each member, see
+        mass_left, max_labellings: limits for each member, see
             :func:`lmbm_torch.inference.search.most_probable.labellings`.
-        constraints: rules over labels in {0, 1}: probabilities are conditional on the rules, 0 for a
-            labelling that breaks a rule, and ``mass_left`` is a share of all allowed labellings, 1 if none
-            was found. Rules that members obey rarely take many labellings. ``log_known`` is then an upper
-            bound of the log-probability of the rules and the known labels.
+        constraints: rules over labels in {0, 1}. Probabilities are then conditional on the rules, 0 for a
+            labelling that breaks a rule; ``mass_left`` is a share of all allowed labellings, 1 if none was
+            found; ``log_known`` is an upper bound of the log-probability that the rules and the known labels
+            hold. If members seldom obey the rules, many labellings must be searched.
 
     Raises:
-        ValueError: constraints of another number of labels; see :func:`decode` and
+        ValueError: the constraints are over another number of labels; see :func:`decode` and
             :func:`lmbm_torch.inference.search.most_probable.labellings`.
     """
     check_members(energies)
@@ -120,10 +120,10 @@ def labellings(
     limits: dict[str, Any] = {"known": known, "mass_left": mass_left, "max_labellings": max_labellings}
     found = [most_probable.labellings(energy, **limits) for energy in energies]
     log_known = torch.stack([each.log_known for each in found])
-    # Members with a larger probability of the known labels count for more.
+    # The posterior weight of a member is proportional to its probability of the known labels.
     share = log_known.softmax(0).nan_to_num(1 / len(found))
     left = (share * torch.stack([each.mass_left for each in found])).sum(0)
-    # The mass left of a member without such labellings does not matter.
+    # Members with weight 0 do not matter.
     is_idle = share == 0
     status = Status(
         exact=(torch.stack([each.status.exact for each in found]) | is_idle).all(0),
@@ -148,7 +148,8 @@ def marginals(
 ) -> StateMarginals:
     """Return P(y_i = s) under the mixture, with errors of at most the mass left; see :func:`labellings`.
 
-    Few labellings are all summed, as in :func:`~lmbm_torch.inference.search.most_probable.marginals`.
+    Models with few labellings are summed exactly, as in
+    :func:`~lmbm_torch.inference.search.most_probable.marginals`.
     """
     check_members(energies)
     left = most_probable.least_left(energies[0], mass_left, max_labellings)
@@ -168,7 +169,7 @@ def decode_hinge(
     max_candidates: int = LIMITS.candidates,
     node_limit: int | None = None,
 ) -> Decoding:
-    """Return argmin_y (1/E) Σ_e Σ_i [γ − m_i^e(y)]_+, the least mean hinge loss.
+    """Return argmin_y (1/E) Σ_e Σ_i [γ − m_i^e(y)]_+, the labelling of least mean hinge loss.
 
     Args:
         energies, known, top_k, max_candidates, node_limit: see :func:`decode`.
@@ -196,9 +197,9 @@ def decode_hinge(
 def _allowed_labellings(
     energies: Members, constraints: Constraints, known: Tensor | None, mass_left: float, max_labellings: int
 ) -> LikelyLabellings:
-    """Return :func:`labellings` under rules: among more and more labellings those that obey the rules.
+    """Return :func:`labellings` under rules: search more and more labellings, and keep the allowed ones.
 
-    The remaining mass may be allowed altogether, and has to be small relative to the known allowed mass.
+    All of the remaining mass may obey the rules, hence it must be small relative to the allowed mass found.
     """
     check_rules(energies[0], constraints, known)
     rows, left = torch.arange(energies[0].batch_size, device=energies[0].device), mass_left
@@ -222,7 +223,7 @@ def _given_rules(found: LikelyLabellings, constraints: Constraints, asked: float
     flat = found.labels.flatten(0, 1).cpu().numpy()
     broken = torch.from_numpy(constraints.violated(flat).any(1)).to(found.labels.device)
     probability = found.probability.masked_fill(broken.unflatten(0, found.labels.shape[:2]), 0)
-    # The mass left may be allowed altogether.
+    # All of the mass left may obey the rules.
     total = probability.sum(1) + found.mass_left
     nothing = total <= 0
     left = torch.where(nothing, 1, found.mass_left / total)
@@ -257,7 +258,7 @@ def check_members(energies: Members) -> None:
         came, wanted = ((each.batch_size, each.num_states) for each in (energy, first))
         if came != wanted:
             raise ValueError(
-                f"energies[{member}]: expected batch_size, num_states {wanted} of energies[0], got {came}"
+                f"energies[{member}]: expected (batch_size, num_states) {wanted} like energies[0], got {came}"
             )
 
 
@@ -298,13 +299,13 @@ def _search(
         unseen = combine(torch.stack([found.bound for found in proposals]))
         labels[rows] = candidates[torch.arange(len(rows), device=device)[:, None], which]
         objective[rows], last = best, best[:, -1]
-        # Equal members sum the same losses in another order.
+        # Equal members may sum the same losses in different orders: allow for rounding.
         size = torch.stack([_size(member) for member in members]).amax(0) + unseen.abs().nan_to_num(posinf=0)
         proven = unseen <= last + 2 * num_labels * torch.finfo(size.dtype).eps * size
-        # Where all labellings were proposed none is left to be better.
+        # If all labellings were proposed, no other labelling can be better.
         bound[rows] = torch.where(proven | (labellings[rows] <= count), last, unseen)
         nodes[rows] += torch.stack([found.status.num_iters for found in proposals]).sum(0)
-        # A search for more labellings would meet the limit, too.
+        # An example whose search met the limit ends: a search for more labellings would meet the limit, too.
         complete = torch.stack([found.status.converged for found in proposals]).all(0)
         rows = rows[complete & (bound[rows] > last)]
         if not len(rows) or 2 * count > min(max_candidates, labellings[rows].min()):
@@ -332,7 +333,7 @@ def _repeats(labels: Int[Tensor, "batch labellings labels"]) -> Bool[Tensor, "ba
 
 
 def _size(energy: DirectedEnergy | SequentialEnergy) -> Float[Tensor, " batch"]:
-    """Return the sum of all log-potentials' magnitudes, the scale of the rounding of local fields."""
+    """Return the sum of absolute log-potentials, the scale of the rounding errors of local fields."""
     if isinstance(energy, SequentialEnergy):
         return torch.ones(energy.batch_size, dtype=energy.dtype, device="cpu")
     size = energy.unary.abs().sum(-1) + energy.parents.abs().sum((-2, -1))

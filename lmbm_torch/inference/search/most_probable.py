@@ -1,6 +1,6 @@
-"""Labellings of a directed model by decreasing probability, with a bound of the remaining probability.
+"""Labellings of a directed model by decreasing probability, with a bound on the remaining probability.
 
-Once the missing labellings have probability δ together, every marginal, and every expectation of a measure in
+If the missing labellings together have probability δ, every marginal, and every expectation of a measure in
 [0, 1], is known to within δ. All labellings above a threshold are found in one pass through the labels
 (Dembczyński, Waegeman and Hüllermeier 2012); the threshold falls until δ is reached, or provably cannot be
 reached within the limit.
@@ -42,13 +42,12 @@ def likely_labellings(
     """Return the labellings of :func:`lmbm_torch.inference.search.most_probable.labellings`, by the compiled
     kernel.
 
-    None for other models than belief networks, on other devices than the CPU, or without numba (reported
-    once).
+    Return None unless the energy is a belief network on the CPU, and without numba (reported once).
 
     Args:
         model: the energy for searches, with the known labels.
-        step: of the logarithm of the threshold, from one pass to the next.
-        slack: of the logarithm of the first threshold.
+        step: the decrease of the logarithm of the threshold from one pass to the next.
+        slack: the amount by which the logarithm of the first threshold is lowered, against rounding.
     """
     kernel = _kernel(energy)
     if kernel is None:
@@ -60,14 +59,14 @@ def likely_labellings(
 
 
 def _kernel(energy: DirectedEnergy | SequentialEnergy) -> Any:
-    """Return the compiled kernel; None for other models than belief networks, devices or without numba."""
+    """Return the compiled kernel; None unless the energy is a belief network on the CPU, or without numba."""
     if not isinstance(energy, DirectedEnergy) or energy.device.type != "cpu":
         return None
     return compiled("search.likely")
 
 
 def _unpacked(energy: DirectedEnergy, kernel: Any, found: Sequence[Any]) -> LikelyLabellings:
-    """Return the labellings that the kernel found, with labels by their own index."""
+    """Return the labellings that the kernel found, with labels in the order of the energy."""
     shape = (len(found), max(len(each.log_prob) for each in found))
     labels = np.zeros((*shape, energy.num_labels), np.int64)
     log_prob = np.full(shape, -np.inf)
@@ -121,11 +120,11 @@ def _array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.detach().double().numpy())
 
 
-# Logarithm of the ratio of one pass's threshold to the next.
+# Decrease of the threshold's logarithm from one pass to the next.
 _STEP = math.log(8)
-# Slack of the first threshold's logarithm against rounding.
+# Amount by which the first threshold's logarithm is lowered, against rounding.
 _SLACK = 1e-9
-# Bytes of the prefixes of one pass.
+# Largest bytes of the prefixes of one pass.
 _CHUNK_BYTES = 2**28
 
 
@@ -142,15 +141,15 @@ def labellings(
 
     Args:
         energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
-        known: given labels, NaN for a free label; only labellings that agree are found, and probabilities are
-            conditional on the known labels.
-        mass_left: δ, the probability that may be left out; 0 to leave out impossible labellings alone.
+        known: given labels, NaN for a free label; only labellings with these values are found, and
+            probabilities are conditional on the known labels.
+        mass_left: δ, the probability that may be left out; with 0 only impossible labellings are left out.
         max_labellings: the largest number of labellings for an example; the mass left may then be larger.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy, or conditional probabilities that do
-            not sum to 1; ``known`` of another shape or with other values; a negative mass; a limit that is no
-            count.
+            not sum to 1; ``known`` of another shape than (batch, labels), or with impossible values; a
+            negative ``mass_left``; a limit that is no positive integer.
     """
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
@@ -173,18 +172,17 @@ def above(
 ) -> LikelyLabellings:
     """Return all labellings of each example with a log-probability of at least ``least``, best first.
 
-    One pass through the labels keeps the prefixes above the threshold: no labelling is more probable than a
-    prefix of the labelling. ``status.converged`` says that the list is complete, since every dropped prefix
-    is below the threshold. An example without such labellings has one, which is found greedily.
+    One pass through the labels keeps the prefixes above the threshold, since no labelling is more probable
+    than its prefixes. ``status.converged`` says that the list is complete: every dropped prefix is below the
+    threshold. If an example has no such labelling, the list contains the greedy labelling.
 
     Args:
         energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
         least: (batch,), log-probabilities.
-        max_labellings: the largest number of prefixes of one length, and of labellings, that are kept for an
-            example.
+        max_labellings: the largest number of prefixes of each length that are kept for an example.
 
     Raises:
-        ValueError: see :func:`labellings`; thresholds of another shape.
+        ValueError: see :func:`labellings`; ``least`` has another shape than (batch,).
     """
     check_count("max_labellings", max_labellings)
     check_shape("least", least, energy.batch_size)
@@ -223,8 +221,9 @@ def marginals(
 ) -> StateMarginals:
     """Return P(y_i = s) of each label and value, given ``known``, with errors of at most the mass left.
 
-    For impossible known labels, a known label has its value and all other probabilities are 0. Few labellings
-    (:class:`~lmbm_torch.inference.common.limits.Limits`) are all summed, and no mass is left.
+    If the known labels are impossible, each known label has probability 1 for its value, and all other
+    probabilities are 0. Few labellings (:class:`~lmbm_torch.inference.common.limits.Limits`) are summed
+    exactly.
 
     Args, Raises: see :func:`labellings`.
     """
@@ -234,7 +233,7 @@ def marginals(
 
 
 def least_left(energy: DirectedEnergy | SequentialEnergy, mass_left: float, max_labellings: int) -> float:
-    """Return ``mass_left``, or 0 for a model of few labellings, which are all summed."""
+    """Return ``mass_left``, or 0 for a model with so few labellings that all are summed."""
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
     is_sequential = isinstance(energy, SequentialEnergy)
@@ -243,9 +242,9 @@ def least_left(energy: DirectedEnergy | SequentialEnergy, mass_left: float, max_
 
 
 def affordable_labellings(num_labels: int, of_a_hundred_labels: int = LIMITS.labellings) -> int:
-    """Return the number of labellings that take as much CPU time as so many labellings of 100 labels.
+    """Return the number of labellings that take as much CPU time as ``of_a_hundred_labels`` of 100 labels.
 
-    A labelling more takes a node for each label, with a field for each, and the queue grows with both.
+    Each labelling takes a node for each label, and each node a field; the queue grows, too.
     """
     return math.ceil(of_a_hundred_labels * min(1.0, 100 / num_labels) ** 3)
 
@@ -270,7 +269,7 @@ def _chunks(
 
 
 def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyLabellings:
-    """Return the labellings of one chunk, by label index, with probability 0 for missing labellings."""
+    """Return the labellings of one chunk, padded with labellings of probability 0."""
     device = model.device
     rows = torch.arange(model.batch_size, device=device)
     left = torch.zeros(len(rows), dtype=torch.float64, device=device)
@@ -285,15 +284,14 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
     while len(rows):
         passed = sweep(model.select(rows), threshold, max_labellings)
         total = _total(passed)
-        # For impossible known labels no labelling is found.
+        # If the known labels are impossible, no labelling is found.
         share = torch.where(total > 0, passed.mass_left / total, 1)
         is_reached = share <= mass_left
-        # Each missing labelling is less probable than the threshold: a lower bound of the number of missing
-        # labellings.
+        # A lower bound of the number of missing labellings, since each is less probable than the threshold.
         missing = (share - mass_left) * total / threshold.exp()
         count = torch.bincount(passed.leaves.rows, minlength=len(rows))
         is_cut = (passed.largest_left >= threshold) | (count + missing > max_labellings)
-        # A lower threshold does not help against an underflow of the total.
+        # If the total underflows to 0, a lower threshold does not help.
         ends = is_reached | is_cut | (total <= 0)
         nodes[rows] += passed.nodes
         left[rows], log_known[rows], reached[rows] = share, total.log().clamp(max=0), is_reached
@@ -307,7 +305,7 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
 
 
 def widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
-    """Return the same with room for ``most`` labellings of each example."""
+    """Pad the result to ``most`` labellings of each example."""
     more = most - found.labels.shape[1]
     if not more:
         return found
@@ -324,7 +322,7 @@ def _total(passed: Sweep) -> Tensor:
 def _by_example(
     model: Sequential, leaves: Prefixes, left: Tensor, log_known: Tensor, status: Status
 ) -> LikelyLabellings:
-    """Return the labellings found, (batch, most of an example, labels)."""
+    """Return the labellings found, (batch, largest number for an example, labels)."""
     counts = torch.bincount(leaves.rows, minlength=model.batch_size)
     place = ranks(leaves.rows, leaves.log_prob)
     shape = (model.batch_size, int(counts.max()))

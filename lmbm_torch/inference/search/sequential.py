@@ -1,4 +1,4 @@
-"""Prefixes of labellings, label by label: the sequential form of directed models, shared by searches."""
+"""Sequential form of directed models, for searches that extend prefixes of labellings label by label."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LogConditional = Callable[[int, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Sequential:
-    """Directed model for searches: labels by position, probabilities in float64.
+    """Directed model for searches: labels in topological order, probabilities in float64.
 
     Args:
-        batch_size: examples.
-        num_states: of the label at each position.
+        batch_size: the number of examples.
+        num_states: the number of values of the label at each position.
         positions: (labels,), the place of each label in the ordering.
         log_conditional: see :meth:`SequentialEnergy.log_conditional`.
         known: (batch, labels), by position; −1 for free labels.
-        dtype: of results.
+        dtype: the data type of results.
     """
 
     batch_size: int
@@ -44,8 +44,8 @@ class Sequential:
         """Check the input, and return the model.
 
         Raises:
-            ValueError: NaN, infinity or a misplaced parent in the energy; ``known`` of another shape or with
-                values that a label does not have.
+            ValueError: the energy has NaN, infinity or a parent after its child; ``known`` has another shape
+                than (batch, labels), or impossible values.
         """
         energy.check_values()
         states = energy.num_states if isinstance(energy, SequentialEnergy) else (2,) * energy.num_labels
@@ -85,7 +85,7 @@ class Sequential:
         return Prefixes(rows, torch.zeros(self.batch_size, dtype=torch.float64, device=self.device), values)
 
     def children(self, parents: Prefixes, position: int) -> Prefixes:
-        """Return every prefix one label longer, of each parent in turn, in agreement with ``known``."""
+        """Return the prefixes that extend each parent in turn by a label in agreement with ``known``."""
         values, states = parents.values, self.num_states[position]
         factors = self.log_conditional(position, parents.rows, values[:, :position].long())
         choice = torch.arange(states, device=self.device)
@@ -96,7 +96,7 @@ class Sequential:
         return Prefixes(parents.rows[node], parents.log_prob[node] + factors[node, state], longer)
 
     def labellings(self) -> Int[Tensor, " batch"]:
-        """Return the number of labellings of each example in agreement with ``known``, capped at int64."""
+        """Return the number of labellings that agree with ``known``, at most the largest int64."""
         states = torch.tensor(self.num_states, device=self.device).double()
         logs = torch.where(self.known < 0, states.log(), 0).sum(1)
         exact = torch.where(self.known < 0, states.long(), 1).prod(1)
@@ -104,12 +104,12 @@ class Sequential:
 
 
 class Prefixes(NamedTuple):
-    """Prefixes of labellings, all of one length; later labels are arbitrary.
+    """Prefixes of labellings, all of one length; the values of later labels mean nothing.
 
     Args:
         rows: the example of each prefix.
         log_prob: log P(prefix).
-        values: by position.
+        values: the labels by position.
     """
 
     rows: Int[Tensor, " nodes"]
@@ -117,7 +117,7 @@ class Prefixes(NamedTuple):
     values: Int[Tensor, "nodes labels"]
 
     def where(self, chosen: Tensor) -> Prefixes:
-        """Return the prefixes of a mask or an index."""
+        """Return the prefixes that a mask or an index selects."""
         return Prefixes(*(tensor[chosen] for tensor in self))
 
     def joined(self, others: Prefixes) -> Prefixes:
@@ -161,7 +161,7 @@ def _known_values(energy: DirectedEnergy | SequentialEnergy, known: Known | None
     is_value = (known >= 0) & (known < limits) & (known == known.round())
     if not bool((is_free | is_value).all()):
         raise ValueError(
-            f"known: expected 0 to states − 1, states {states}, or NaN (free), "
+            f"known: expected NaN (free) or values from 0 to states − 1, where states are {states}, "
             f"got {int((~is_free & ~is_value).sum())} other values"
         )
     return torch.where(is_free, -1, known.nan_to_num()).long()
@@ -189,13 +189,13 @@ def _of_network(energy: DirectedEnergy) -> LogConditional:
 
 
 class Sweep(NamedTuple):
-    """Result of a pass.
+    """Result of one pass through the labels.
 
     Args:
         leaves: labellings, each example's most probable labelling first.
         mass_left: the probability of all dropped prefixes that agree with the known labels.
         largest_left: the log-probability of the most probable dropped prefix; −∞ without dropped prefixes.
-        nodes: expanded prefixes.
+        nodes: the number of expanded prefixes.
     """
 
     leaves: Prefixes
@@ -205,7 +205,7 @@ class Sweep(NamedTuple):
 
 
 def sweep(model: Sequential, least: Float[Tensor, " batch"], width: int) -> Sweep:
-    """Keep prefixes of log-probability ``least`` and more, the ``width`` best of each length."""
+    """Extend prefixes label by label; keep the ``width`` best with log-probabilities >= ``least``."""
     batch = model.batch_size
     kept = model.roots()
     mass = torch.zeros(batch, dtype=torch.float64, device=model.device)
@@ -228,7 +228,7 @@ def _kept(children: Prefixes, least: Tensor, width: int) -> Tensor:
     """Return whether each prefix is kept, (nodes,)."""
     is_likely = children.log_prob >= least[children.rows]
     counts = torch.bincount(children.rows[is_likely], minlength=len(least))
-    # Ranking all prefixes takes a third of a pass; most passes have room for all likely prefixes.
+    # Ranks take a third of the time of a pass, and most passes have room for all likely prefixes.
     if int(counts.min()) >= 1 and int(counts.max()) <= width:
         return is_likely
     place = ranks(children.rows, children.log_prob)

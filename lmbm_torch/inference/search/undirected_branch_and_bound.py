@@ -1,12 +1,13 @@
 """Exact decoding of Boltzmann machines by depth-first branch and bound.
 
-A search begins from a labelling improved by flips of single labels, and with every label that the bounds
-decide; MAP with the bound of roof duality, which often proves the labelling before any branch. If couplings
-outweigh the evidence and contradict each other, bounds are loose until late, and the number of nodes grows
-exponentially with the labels: then a limit ends the search, with the best labelling and bound so far.
+A search begins with a labelling that flips of single labels have improved, and fixes every label that the
+bounds decide. For the MAP labelling it has the bound of roof duality, which often proves the labelling before
+any branch. If couplings are stronger than the unary log-potentials and contradict each other, bounds are
+loose, and the number of nodes grows exponentially with the labels: then a limit ends the search, and the
+answer is the best labelling with the bound so far.
 
-Losses tie if the difference is below a share of 10⁻¹² of the largest possible loss of a label. At ties the
-search returns the labelling with the smallest number: 0 comes before 1 at the first label of a difference.
+Losses tie if the difference is below a share of 10⁻¹² of the largest possible loss of a label. Of tied
+labellings the search returns the one that has 0 in the first label in which they differ.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from lmbm_torch.verdicts import searched_on_host
 
 __all__ = ["decode", "decode_by_flips", "decode_hinge"]
 
-# Nodes of the search with rules inside, and parts of the search with rules around, for examples without a
-# proof: each search is fast where the other is slow (scripts/bench/rules.py).
+# Limits for the stages under rules: nodes of the search that propagates rules, and parts of the search that
+# splits the label space by broken rules. Each is fast on some examples where the other is slow
+# (scripts/bench/rules.py).
 STAGES = ((300, 30), (20_000, LIMITS.parts))
 
 
@@ -49,14 +51,15 @@ def decode_hinge(
     known: Known | None = None,
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """Return argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
+    """Return argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss
+    (large_margin_boltzmann_machines_2009, problem 3.4).
 
     Args:
         energy: a Boltzmann machine, on any device; the search runs on the CPU.
         margin: γ > 0, in units of the local fields.
         node_limit: the approximate number of nodes after which an example's search ends. A node is a partial
             labelling with a computed bound; extensions of a node by one label are computed together.
-        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
+        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
         constraints: rules that the labelling must obey, propagated at every node.
 
     Returns:
@@ -65,8 +68,9 @@ def decode_hinge(
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with other values; a margin that is not a finite number above 0; a node limit that is no
-            count; constraints of another number of labels, or that contradict the known labels.
+            shape than (batch, labels), or with impossible values; a margin that is not a finite number above
+            0; a node limit that is no positive integer; constraints over another number of labels, or
+            constraints that contradict the known labels.
     """
     check_positive("margin", margin)
     if constraints is not None:
@@ -91,14 +95,14 @@ def decode(
     known: Known | None = None,
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """Return argmax_y score(y), the MAP labelling; at the root if the bound of roof duality is a proof.
+    """Return argmax_y score(y), the MAP labelling.
 
     Args:
         energy: a Boltzmann machine, on any device.
         node_limit, known, constraints: see :func:`decode_hinge`.
 
     Returns:
-        The score is the objective, bound ≥ objective; else: see :func:`decode_hinge`.
+        The score is the objective, bound ≥ objective; for the other fields see :func:`decode_hinge`.
 
     Raises:
         ValueError: see :func:`decode_hinge`.
@@ -120,8 +124,8 @@ def decode(
 def decode_by_flips(energy: PairwiseEnergy, *, known: Known | None = None) -> Decoding:
     """Return labellings of high score, without a proof: no flip of one free label raises the score.
 
-    The exact searches begin from these labellings. A labelling of 45 labels takes some 20 µs. The bound lets
-    every label and every pair of labels have the preferred value.
+    The exact searches begin with these labellings. A labelling of 45 labels takes some 20 µs. The bound is
+    the score if every label and every pair of labels had its preferred value.
 
     Args:
         energy: a Boltzmann machine, on any device; the flips run on the CPU.
@@ -131,7 +135,8 @@ def decode_by_flips(energy: PairwiseEnergy, *, known: Known | None = None) -> De
         The score is the objective, bound ≥ objective; ``status.exact`` is false everywhere.
 
     Raises:
-        ValueError: NaN or infinity in the energy; ``known`` of another shape or with other values.
+        ValueError: NaN or infinity in the energy; ``known`` of another shape than (batch, labels), or with
+            impossible values.
     """
     problem = undirected_problem(energy, known)
     spins = torch.from_numpy(kernels("search.undirected").raised_scores(problem))
@@ -154,13 +159,14 @@ def _under_rules(
     known: Tensor | None,
     node_limit: int | None,
 ) -> Decoding:
-    """Return the answers of ``routine`` that obey the rules; else of searches under the rules.
-
-    Bounds inside, unlike roof duality, ignore contradictions of pairs; bounds around ignore contradictions of
+    """Return the answers of ``routine`` if they obey the rules, otherwise answers of searches under the
     rules.
 
+    The search ``inside`` propagates rules, but its bounds ignore contradictions between pairs of labels (roof
+    duality does not); the search around ``routine`` has bounds that ignore contradictions between rules.
+
     Args:
-        margin: of hinge losses; None for scores.
+        margin: the margin of hinge losses; None for scores.
     """
     around = constrained.decode if margin is None else constrained.decode_loss
     if not allowed.suits(energy):
@@ -188,7 +194,7 @@ def _further(
     known: Tensor | None,
     sign: float,
 ) -> Decoding:
-    """Return the answers, improved another way if not proven; of two answers and bounds the better.
+    """Answer unproven examples by a second search, and keep the better answer and the better bound.
 
     Args:
         sign: 1 for scores, −1 for losses.

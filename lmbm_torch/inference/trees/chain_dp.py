@@ -2,18 +2,18 @@
 
 Source: max_margin_markov_networks_survey_2003, section 4.2.
 
-Log-potentials are first lowered to a largest value of 0 at each position, and messages after each step:
-rounding is then relative to the values at a position, and not to a score that grows with the length.
+The largest log-potential is first subtracted at each position, and the largest entry of each message after
+each step: hence rounding errors do not grow with the length of a chain.
 
 On the CPU a kernel goes through each chain by itself, gradients included; without a kernel, and for gradients
 of gradients, each position is one step for the whole batch. A step of sum-product is a matrix product of
-probabilities. Where transitions differ by less than the dtype's range, whatever the unaries, what underflows
-could not have been seen in any of its sums. Where they differ by more, for instance because some are
-forbidden, the kernel tells which chains may have lost something, and sums are done again as logsumexp.
+probabilities. If the transitions differ by less than the dtype's range, terms that underflow are too small to
+change any sum. If transitions differ by more, for instance because some are forbidden, the kernel reports the
+chains that may have lost terms, and their sums are computed again by logsumexp.
 
 On a GPU all positions are computed together (:mod:`lmbm_torch.inference.trees.chain_scans`), by logsumexp.
 
-A known label is a unary of −∞ for all other states.
+To give a known label, set its unary log-potentials to −∞ for all other states.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
         energy: chains in float32 or float64, on any device.
 
     Raises:
-        ValueError: NaN or +∞ in the energy; a chain all of whose labellings are forbidden.
+        ValueError: NaN or +∞ in the energy; all labellings of a chain are forbidden.
     """
     return chain_gradient.log_partition(energy)
 
@@ -57,8 +57,8 @@ def marginals(energy: ChainEnergy) -> StateMarginals:
         energy: see :func:`log_partition`.
 
     Returns:
-        Marginals; ``status.exact`` is false for log-potentials beyond 5e10, whose float64 sums have relative
-        errors above 1e-5.
+        Marginals; ``status.exact`` is false for log-potentials above 5e10, where probabilities have relative
+        errors above 1e-5 even in float64.
 
     Raises:
         ValueError: see :func:`log_partition`.
@@ -80,10 +80,10 @@ def marginals(energy: ChainEnergy) -> StateMarginals:
 
 @one_door
 def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
-    """Return −Σ_y p(y) log p(y), in nats; differentiable, through every step's (batch, states, states) table.
+    """Return −Σ_y p(y) log p(y), in nats; differentiable, with a table of states by states in each step.
 
-    The chain rule sums H_t(s), the entropy of the labels before t given y_t = s, forward. No term is
-    negative, and no term is as large as a score.
+    A forward pass computes H_t(s), the entropy of the labels before t given y_t = s, by the chain rule. No
+    term is negative, and terms are far smaller than scores, hence few digits are lost.
 
     Args:
         energy: see :func:`log_partition`.
@@ -115,7 +115,7 @@ def sample(
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
-        ValueError: see :func:`log_partition`; fewer than 1 sample.
+        ValueError: see :func:`log_partition`; ``num_samples`` is below 1.
     """
     check_count("num_samples", num_samples)
     chains = Chains.of(energy)
@@ -131,19 +131,19 @@ def sample(
 def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     """Return the labelling with the largest score (MAP, Viterbi), or the ``top_k`` best labellings.
 
-    Of equally good labellings, the labelling with the lower state at the last position of a difference wins;
-    with ``top_k`` above 1 equally good labellings come in any order.
+    Of equally good labellings, the one with the lower state at the last position where they differ is
+    returned; with ``top_k`` above 1, equally good labellings come in any order.
 
     Args:
         energy: see :func:`log_partition`.
         top_k: the number of labellings to return, best first; the bound is then the last labelling's score.
 
     Returns:
-        Labels with ``PADDING`` beyond a chain's end; the score as objective and bound. A chain with fewer
-        labellings than ``top_k``, forbidden labellings excluded, ends in rows of ``PADDING`` with score −∞.
+        Labels with ``PADDING`` beyond a chain's end; objective and bound are scores. If a chain has fewer
+        than ``top_k`` allowed labellings, the remaining rows are ``PADDING`` with score −∞.
 
     Raises:
-        ValueError: see :func:`log_partition`; ``top_k`` below 1 or above every chain's number of labellings.
+        ValueError: see :func:`log_partition`; ``top_k`` is below 1, or no chain has so many labellings.
     """
     check_count("top_k", top_k)
     if top_k == 1:
@@ -155,7 +155,7 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     best = best.flatten(1)
     most = int(number("most labellings", (best,), lambda: _are_possible(best).sum(-1).max()))
     if most < top_k:
-        raise ValueError(f"top_k: expected at most {most}, the most labellings of a chain, got {top_k}")
+        raise ValueError(f"top_k: expected at most {most}, the most labellings a chain has, got {top_k}")
     values, places = best.topk(top_k, -1)
     are_found = _are_possible(values)
     states = [places // ranks]
@@ -165,12 +165,12 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     labels = torch.stack(states[::-1], -1).where(energy.inside[:, None], PADDING)
     objective = energy.score(labels.transpose(0, 1)).mT.where(are_found, -torch.inf)
     labels = labels.where(are_found[..., None], PADDING)
-    # The search's rounding and the score's may differ.
+    # Sort again: the search and the score may round differently.
     objective, order = objective.sort(stable=True, descending=True)
     labels = labels.take_along_dim(order[..., None], 1)
     return Decoding(labels, objective, objective[:, -1].clone(), Status.certain(energy, energy.lengths))
 
 
 def _are_possible(scores: Tensor) -> Tensor:
-    """Return whether paths of these scores, 0 for the best path, avoid forbidden transitions."""
+    """Return whether paths avoid forbidden transitions, by their scores relative to the best path."""
     return scores > chain_steps.FORBIDDEN / 2

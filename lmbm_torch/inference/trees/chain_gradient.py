@@ -1,7 +1,7 @@
-"""Log partitions of chains on the CPU as an operator of PyTorch, whose gradient is the marginals.
+"""Log partition of chains on the CPU as an operator of PyTorch; its gradient is the marginals.
 
-One forward–backward pass of a kernel gives both. ``torch.compile`` takes ``lmbm::chain_sums`` as one node;
-``torch.func.vmap`` makes more chains of the same batch.
+One forward–backward pass of a kernel gives both. ``torch.compile`` keeps ``lmbm::chain_sums`` as one node;
+under ``torch.func.vmap`` the mapped axis is joined with the batch.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["log_partition"]
 
 
 def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
-    """Return log Σ_y exp(score(y)), differentiable any number of times, within ``vmap`` once.
+    """Return log Σ_y exp(score(y)), differentiable any number of times; within ``vmap`` only once.
 
     Args:
         energy: chains in float32 or float64.
 
     Raises:
-        ValueError: NaN or +∞ in the energy; a chain without a labelling that is allowed.
+        ValueError: NaN or +∞ in the energy; a chain whose labellings are all forbidden.
     """
     if not _suits_operator(energy):
         return by_steps(energy)
@@ -47,12 +47,12 @@ def by_steps(energy: ChainEnergy) -> Float[Tensor, " batch"]:
 
 
 def is_mapped_energy(energy: ChainEnergy) -> bool:
-    """Return whether a tensor of the energy belongs to ``torch.func.vmap``."""
+    """Return whether ``torch.func.vmap`` maps over a tensor of the energy."""
     return not is_traced() and any(map(is_mapped, (energy.unary, energy.transition, energy.lengths)))
 
 
 def _suits_operator(energy: ChainEnergy) -> bool:
-    """Return whether the operator gives all derivatives that may be asked for."""
+    """Return whether the operator has all derivatives that callers may need."""
     if not is_kept(energy.device):
         return False
     return is_traced() or transform() is None or is_mapped_energy(energy)
@@ -84,10 +84,10 @@ def chain_sums(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return log Z (batch,), P(y_t) (batch, length, states), and P(y_t, y_{t+1}).
 
-    The pairs are (batch, steps, states, states), or for a shared transition the sum over steps, with at most
-    one step. Marginals are empty without ``with_marginals``.
+    P(y_t, y_{t+1}) is (batch, steps, states, states), or for a shared transition the sum over the steps,
+    (batch, 1 or 0, states, states). Marginals are empty if ``with_marginals`` is false.
     """
-    # Within transforms of torch.func this runs on plain tensors, whose values are checked.
+    # Even within transforms of torch.func, the tensors here are plain, and their values can be checked.
     with supposing(None):
         energy = ChainEnergy(unary, transition, lengths)
         found = chain_steps.sums(
@@ -95,7 +95,7 @@ def chain_sums(
         )
         if found is not None:
             return found[2], found[0], found[1]
-        # Autograd is out of reach within an operator.
+        # Autograd does not work within an operator.
         fine = energy.to(torch.float64)
         if not with_marginals:
             return by_steps(fine).to(unary.dtype), *_empty(unary, transition, rows=0)
@@ -125,14 +125,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 def _backward(
     ctx: Any, by_total: Tensor | None, by_nodes: Tensor | None, by_edges: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None, None, None]:
-    """Return the gradients by the unaries and the transition."""
+    """Return the gradients with respect to the unaries and the transition."""
     unary, transition, lengths, nodes, edges = ctx.saved_tensors
     if by_nodes is not None or by_edges is not None:
         return *_of_marginals((unary, transition, lengths), (by_total, by_nodes, by_edges)), None, None
     if by_total is None:
         return None, None, None, None
     if torch.is_grad_enabled() and not is_traced() and transform() is None:
-        # A gradient of the gradient is asked for.
+        # The caller needs a gradient of the gradient.
         again = by_steps(ChainEnergy(unary, transition, lengths))
         inputs = [each for each in (unary, transition) if each.requires_grad]
         found = iter(torch.autograd.grad(again, inputs, by_total, create_graph=True, allow_unused=True))
@@ -149,7 +149,7 @@ def _backward(
 def _of_marginals(
     inputs: tuple[Tensor, Tensor, Tensor], weights: tuple[Tensor | None, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of weighted sums by the unaries and the transition."""
+    """Return the gradients of weighted marginals by the unaries and the transition."""
     if transform() is not None:
         raise RuntimeError("log_partition: within torch.func.vmap, expected a first derivative, got a second")
     with torch.enable_grad():
@@ -183,7 +183,7 @@ class _MappedSums(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], unary: Tensor, transition: Tensor, lengths: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        """Return the sums of all batches as those of one batch, with the mapped axis first."""
+        """Compute the sums of all mapped batches as one batch; the mapped axis comes first."""
         size = info.batch_size
 
         rows = len(unary if in_dims[0] is None else unary.select(in_dims[0], 0))

@@ -1,9 +1,9 @@
-"""Chains on a GPU: all positions together, in as many rounds as the length has binary digits.
+"""Chains on a GPU: all positions together, in about log2(length) rounds.
 
 The messages along a chain are products of one matrix for each step, in any bracketing: round k joins each
 prefix of 2^k steps to the prefix that ends before (Hillis and Steele 1986). A loop over positions launches
-some ten kernels for each position, a round as many for all positions; a round computes more, a number for
-every three states. On the CPU the loop is faster: 4 to 190 times, measured by ``scripts/bench/chain_dp.py``.
+some ten kernels for each position, a round some ten for all positions together; but it computes more, a table
+over three states. On the CPU the loop is faster: 4 to 190 times, measured by ``scripts/bench/chain_dp.py``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from torch import Tensor
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int
 
-# Bytes of one (batch, steps, states, states, states) tensor; a round reads and writes some five such tensors.
-# A loop over positions is estimated faster for larger tensors (4 µs a launch, 3 TB/s; not measured).
+# Largest bytes of one (batch, steps, states, states, states) tensor; a round reads and writes some five such
+# tensors. For larger tensors a loop over positions should be faster (estimated with 4 µs a launch and 3
+# TB/s).
 MOST_BYTES = 64 * 2**20
 
 Semiring = Callable[[Tensor, int], Tensor]
 
 
 def fits(batch: int, steps: int, states: int, dtype: torch.dtype) -> bool:
-    """Return whether a round's matrix products fit into the memory for a round."""
+    """Return whether the tensors of a round have at most ``MOST_BYTES``."""
     return steps > 1 and batch * steps * states**3 * dtype.itemsize <= part_bytes(MOST_BYTES)
 
 
@@ -34,8 +35,8 @@ def steps_of(
     inside: Bool[Tensor, "batch length"],
     forbidden: float,
 ) -> Float[Tensor, "batch steps states states"]:
-    """Return each step's log-potentials with the unary of the next state; steps beyond a chain's end are
-    neutral.
+    """Return each step's log-potentials, with the unary of the next state; steps beyond a chain's end change
+    nothing.
     """
     tables = transition + unary[:, 1:, None]
     stay = torch.eye(unary.shape[-1], dtype=torch.bool, device=unary.device)
@@ -46,7 +47,7 @@ def steps_of(
 def forward(
     first: Float[Tensor, "batch states"], steps: Float[Tensor, "batch steps states states"], total: Semiring
 ) -> tuple[Float[Tensor, "batch length states"], Float[Tensor, " batch"]]:
-    """Return the log-message to each position, at most 0, and the last message's total lowering.
+    """Return the log-message to each position, at most 0, and the total subtracted from the last message.
 
     Args:
         total: a sum over an axis: ``torch.logsumexp``, or ``torch.amax`` for the best paths.
@@ -59,8 +60,8 @@ def forward(
 
 
 def backward(steps: Float[Tensor, "batch steps states states"]) -> Float[Tensor, "batch steps states"]:
-    """Return the log-message from the rest of the chain to each position but the first, up to a constant."""
-    # From the last step on, each matrix transposed: suffixes are prefixes.
+    """Return the log-message from later positions to each position but the first, up to a constant."""
+    # In reverse order, with transposed matrices, suffixes become prefixes.
     suffixes, _ = _scan(steps.flip(1).mT, torch.logsumexp)
     ahead = suffixes.logsumexp(-2).flip(1)[:, 1:]
     return torch.cat([ahead, torch.zeros_like(steps[:, :1, 0])], 1)
@@ -69,9 +70,9 @@ def backward(steps: Float[Tensor, "batch steps states states"]) -> Float[Tensor,
 def trace(
     last: Int[Tensor, " batch"], pointers: Int[Tensor, "batch steps states"]
 ) -> Int[Tensor, "batch length"]:
-    """Return the states on the way back from each last state, by pointers to the state before."""
+    """Trace each chain back from its last state, by pointers to the previous state; return the states."""
     steps = pointers.shape[1]
-    # From the last state to the state before step t, through step t and all later steps.
+    # Maps from the last state to the state before step t, composed of step t and all later steps.
     back, reach = pointers, 1
     while reach < steps:
         joined = back[:, :-reach].gather(-1, back[:, reach:])
@@ -82,7 +83,7 @@ def trace(
 
 
 def _scan(tables: Tensor, total: Semiring) -> tuple[Tensor, Tensor]:
-    """Return the product of each prefix of matrices, with largest entry 0, and the total lowering."""
+    """Return the product of each prefix of matrices, with largest entry 0, and the total subtracted."""
     steps, reach = tables.shape[1], 1
     lowered = torch.zeros_like(tables[..., 0, 0]).detach()
     while reach < steps:

@@ -1,4 +1,4 @@
-"""Steps along chains, one position after another for the whole batch, or on a GPU all positions together."""
+"""Messages along chains: one position after another for the whole batch, or on a GPU all together."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import is_traced, number, refuse_unless
 
-# Log-potential instead of −∞: far below any sum of log-potentials, with finite sums and gradients.
+# Log-potential that replaces −∞: far below any sum of log-potentials, but sums and gradients stay finite.
 FORBIDDEN = -1e30
-# Magnitude of log-potentials in float32 beyond which sums are rounded by 1e-5 and more, the relative error of
-# probabilities.
+# Largest magnitude of log-potentials in float32: beyond, rounding of sums changes probabilities by more than
+# a share of 1e-5.
 COARSE = 100.0
-# The same magnitude in float64.
+# The same limit in float64.
 COARSE_DOUBLE = COARSE * 2.0**29
-# Least log-potential of a step, relative to the largest, for a kernel in float64.
+# Least log-potential of a step, relative to the largest, that the kernel in float64 takes without a check.
 LEAST_STEP = math.log(1e-280)
 _POSSIBLE = "energy: expected an allowed labelling of each chain"
 
 
 class _Step(NamedTuple):
-    """Step to a position: log-potentials of the state and the pair of states, and existence."""
+    """Step to a position: log-potentials of the state and of the pair of states, and a mask of padding."""
 
     unary: Tensor
     transition: Tensor
@@ -46,10 +46,10 @@ class Chains:
     Args:
         unary: one (batch, states) tensor for each position.
         transition: (states, states), or (batch, steps, states, states).
-        least: the sum of probabilities below which a sum may have lost terms; 0 where no sum can.
-        inside: one (batch, 1) mask for each position.
+        least: smaller sums of probabilities may have lost terms by underflow; 0 if no sum can.
+        inside: one (batch, 1) mask for each position, false in the padding.
         is_full: whether there is no padding.
-        shift: the total by which a chain's log-potentials were lowered.
+        shift: the total that was subtracted from a chain's log-potentials.
     """
 
     unary: tuple[Tensor, ...]
@@ -64,7 +64,7 @@ class Chains:
         """Return the checked chains of an energy."""
         energy.check_values()
         inside, shared = energy.inside, energy.is_shared
-        # A device would have to be waited for.
+        # Only on the CPU: on a GPU the check would wait for the GPU.
         is_full = is_on_host(energy.unary) and bool(inside.all())
         unary, transition = energy.unary, energy.transition
         if not is_full:
@@ -101,12 +101,12 @@ class Chains:
         return chain_scans.steps_of(torch.stack(self.unary, 1), self.transition, inside, FORBIDDEN)
 
     def steps(self) -> list[_Step]:
-        """Return the potentials of each step, to every position but the first."""
+        """Return the steps to every position but the first."""
         return list(map(_Step, self.unary[1:], self.by_step(self.transition), self.inside[1:]))
 
     def by_step(self, tables: Tensor) -> tuple[Tensor, ...]:
         """Return one table for each step."""
-        # Not by index: the gradient of an index fills a tensor of all steps, for each.
+        # By unbind, not by index: the gradient of each indexing would fill a tensor of all steps.
         return tables.unbind(1) if tables.ndim == 4 else (tables,) * (len(self.unary) - 1)
 
 
@@ -128,7 +128,7 @@ def largest(energy: ChainEnergy) -> float:
 
 
 def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return log-potentials less the largest along some axes, and the largest."""
+    """Subtract the largest log-potential along some axes; return the differences and the largest."""
     if potentials.numel() and not (is_on_host(potentials) and bool(potentials.detach().amin() >= FORBIDDEN)):
         potentials = potentials.clamp(min=FORBIDDEN)
     largest = potentials.detach().amax(axes, keepdim=True)
@@ -136,11 +136,12 @@ def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, T
 
 
 def _least(transition: Tensor) -> float:
-    """Return the least sum of probabilities, of a message of at most 1, without a loss of terms.
+    """Return the least sum of probabilities that certainly lost no terms, for messages of at most 1.
 
-    An underflow loses less than ``tiny`` for each state, which should be far below the sum. The best state
-    before a step, of probability 1, gives every sum at least e^−spread: for a small spread every sum is safe.
-    On a GPU, where a check would wait for the device, all sums are logsumexp.
+    An underflow loses less than ``tiny`` for each state, which must be far below the sum. The best state
+    before a step has message 1, hence every sum is at least e^−spread, where the spread is the range of the
+    transitions: for a small spread every sum is safe. On a GPU, where a check would wait, all sums are
+    logsumexp.
     """
     if not is_on_host(transition):
         return torch.inf
@@ -154,7 +155,7 @@ def _product(message: Tensor, table: Tensor, log_table: Tensor, least: float) ->
     """Return log Σ_r exp(message_r) table_rs."""
     if least == torch.inf:
         return (message[..., None] + log_table).logsumexp(-2)
-    # Autocast would round a product of matrices to half precision.
+    # Without this, autocast would round the matrix product to half precision.
     with torch.autocast("cpu", enabled=False):
         sums = (message.exp()[:, None] @ table).squeeze(1)
     lost = sums < least
@@ -172,13 +173,13 @@ def edges(before: Tensor, chains: Chains, ahead: Tensor) -> Float[Tensor, "batch
     if before.numel() and (
         not is_on_host(before) or float(before.amax()) > math.log(limits.eps / limits.tiny)
     ):
-        # An underflow ahead might matter.
+        # In logarithms: probabilities of ``ahead`` might underflow.
         return (before[..., None] + chains.transition).add_(ahead[..., None, :]).exp_()
     return (before.exp()[..., None] * ahead.exp()[..., None, :]).mul_(chains.tables)
 
 
 def forward(chains: Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
-    """Return the log-message to each position, with the state's unary, at most 0, and the total lowering.
+    """Return the log-message to each position, with the state's unary, at most 0, and the total subtracted.
 
     The message at a chain's last position continues unchanged to the end of the batch.
     """
@@ -198,7 +199,7 @@ def forward(chains: Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
 
 
 def backward(chains: Chains) -> tuple[Tensor, Tensor]:
-    """Return each step's log-message from the rest of the chain, at most 0, and the message before the step.
+    """Return the log-messages from later positions, at most 0, after and before each step.
 
     Returns:
         ``(batch, steps, states)``, and ``(batch, length, states)``, 0 from a chain's end on.
@@ -218,12 +219,12 @@ def backward(chains: Chains) -> tuple[Tensor, Tensor]:
 
 
 def _best_scores(chains: Chains) -> list[Tensor]:
-    """Return the score of the best path to each state of each position, less the position's best."""
+    """Return the score of the best path to each state of each position, minus the largest at the position."""
     if chains.is_parallel:
         return _all_forward(chains, torch.amax)[0]
     messages, scale = [chains.unary[0]], chains.shift
     for step in chains.steps():
-        # Examples are contiguous in memory, also in the sums, for a vectorised maximum.
+        # Memory order with examples last, so that the maximum is vectorised over examples.
         before = messages[-1].mT.contiguous().mT[..., None]
         after = (before + step.transition).amax(-2) + step.unary
         largest = after.amax(-1, keepdim=True)
@@ -251,9 +252,9 @@ def _all_backward(chains: Chains) -> tuple[Tensor, Tensor]:
 
 
 def best_labels(energy: ChainEnergy) -> Tensor:
-    """Return each chain's labelling of largest score, (batch, length), with arbitrary values in the padding.
+    """Return each chain's labelling of largest score, (batch, length), with any values in the padding.
 
-    On the CPU a kernel computes each chain alone.
+    On the CPU a kernel computes one chain after another.
     """
     kernel = compiled("search.chains") if is_on_host(energy.unary) else None
     if kernel is None:
@@ -278,12 +279,12 @@ def sums(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return P(y_t), P(y_t, y_{t+1}) and the log partition, by a kernel on the CPU in double precision.
 
-    None without numba, on another device, if a sum of probabilities may have lost terms, if a chain has no
-    labelling that is allowed, and for potentials so large that float64 rounds their sums.
+    Return None without numba, on a GPU, if a sum of probabilities may have lost terms, if all labellings of a
+    chain are forbidden, and for log-potentials too large for exact sums in float64.
 
     Args:
-        with_marginals: False for the log partition alone, with empty marginals.
-        each_step: False for the sum of the pairs over all steps, (batch, 1, states, states).
+        with_marginals: False to compute only the log partition; the marginals are then empty.
+        each_step: False to sum P(y_t, y_{t+1}) over all steps, (batch, 1, states, states).
     """
     kernel = compiled("search.chains") if is_on_host(energy.unary) else None
     if kernel is None or largest(energy) > COARSE_DOUBLE:
@@ -318,7 +319,7 @@ def sums_by_steps(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, 
     nodes = beliefs.softmax(-1).masked_fill(~energy.inside[..., None], 0)
     before = before_each - beliefs.logsumexp(-1, keepdim=True)
     if largest(energy) > COARSE_DOUBLE:
-        # Sums from both sides do not cancel to digits any more: each step is a distribution for itself.
+        # For large log-potentials rounding errors do not cancel: normalise each step by itself.
         tables = before[:, :-1, :, None] + chains.transition + ahead[..., None, :]
         pairs = tables.flatten(-2).softmax(-1).view_as(tables)
     else:
@@ -329,17 +330,17 @@ def sums_by_steps(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, 
 
 
 def _steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return the tables of steps for kernels: flat, and the strides of chains and steps."""
+    """Return the tables of steps as a flat array for kernels, and the strides of chains and steps."""
     strides = (0, 0) if transition.ndim == 2 else (transition.shape[1], 1)
     return transition.contiguous().numpy().reshape(-1, *transition.shape[-2:]), strides
 
 
 def _best_path(messages: list[Tensor], chains: Chains) -> Tensor:
-    """Return the states on the way back from the best last state, (batch, length)."""
+    """Trace the best path back from the best last state; return its states, (batch, length)."""
     if not chains.is_parallel:
         return trace(messages[-1][None], messages, chains, lambda scores: scores.argmax(-1))[0]
     pointers = (torch.stack(messages[:-1], 1)[..., None] + chains.transition).argmax(-2)
-    # Beyond a chain's end the last position's label goes on.
+    # Beyond a chain's end, pointers keep the last position's label.
     same = torch.arange(pointers.shape[-1], device=pointers.device)
     pointers = pointers.where(torch.stack(chains.inside[1:], 1), same)
     return chain_scans.trace(messages[-1].argmax(-1), pointers)
@@ -349,14 +350,14 @@ def trace(last: Tensor, messages: list[Tensor], chains: Chains, choose: Callable
     """Return labellings, (samples, batch, length), from the last to the first position.
 
     Args:
-        last: (samples, batch, states), the scores for the choice at the last position.
-        messages: one for each position, to each state.
+        last: (samples, batch, states), the scores of the states at the last position.
+        messages: one message for each position, with an entry for each state.
         choose: (samples, batch, states) → (samples, batch), states.
     """
     labels = choose(last)
     found = [labels]
     for message, step in zip(messages[-2::-1], reversed(chains.steps()), strict=True):
-        # Beyond a chain's end the last position's label continues, chosen once.
+        # Beyond a chain's end, the label of the last position is kept, so that it is chosen only once.
         labels = choose(message + _into(step.transition, labels)).where(step.inside[:, 0], labels)
         found.append(labels)
     return torch.stack(found[::-1], -1)
@@ -366,9 +367,9 @@ def best_paths(chains: Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, i
     """Return the best paths to each state of the last position, and the origin of each path at every step.
 
     Returns:
-        ``(batch, states, ranks)`` values, best first, 0 for the best path; for each step the places ``state ·
-        ranks + rank`` of the origins among the paths before, ``(batch, states, ranks)``, and the number of
-        ranks before.
+        The paths' scores ``(batch, states, ranks)``, best first, 0 for the best path. For each step ``(batch,
+        states, ranks)``: the index ``state · ranks + rank`` of each path's origin among the paths before the
+        step, and the number of ranks before the step.
     """
     best = chains.unary[0][..., None]
     pointers, scale = [], chains.shift
@@ -389,20 +390,20 @@ def best_paths(chains: Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, i
 
 
 def _into(transition: Tensor, states: Tensor) -> Tensor:
-    """Return the columns of these states, (samples, batch, states), of shared or own transitions."""
+    """Return the columns of the transition for ``states``, (samples, batch, states)."""
     if transition.ndim == 2:
         return transition.mT[states]
     return transition.mT[torch.arange(states.shape[1], device=states.device), states]
 
 
 def draw(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw places along the last axis in proportion to the weights: the first of exponential clocks."""
+    """Draw indices along the last axis in proportion to the weights, as the first of exponential clocks."""
     clocks = torch.empty_like(log_weights).exponential_(generator=generator)
     return (log_weights - clocks.clamp_min_(torch.finfo(clocks.dtype).tiny).log_()).argmax(-1)
 
 
 def _check_possible(scale: Tensor) -> None:
-    """Refuse chains whose every labelling is forbidden."""
+    """Raise ValueError if all labellings of a chain are forbidden."""
     refuse_unless(
         _POSSIBLE,
         (scale,),
@@ -414,4 +415,4 @@ def _check_possible(scale: Tensor) -> None:
 def _refuse_impossible(are_impossible: Tensor) -> None:
     if are_impossible.any():
         rows = are_impossible.nonzero().flatten()
-        raise ValueError(f"{_POSSIBLE}, got none in {len(rows)}, the first at row {int(rows[0])}")
+        raise ValueError(f"{_POSSIBLE}, got none for {len(rows)} chains, the first in row {int(rows[0])}")

@@ -15,16 +15,16 @@ from torch import Tensor
 from lmbm_torch.inference.trees.triangulation import Cliques, Triangulation, by_index, min_fill
 from lmbm_torch.shapes import Float, Int
 
-# Structures whose layouts are cached.
+# Largest number of graph structures whose layouts are cached.
 NUM_LAYOUTS = 32
 
 
 class _Incoming(NamedTuple):
-    """Table that a bucket takes in.
+    """Table or message that enters a bucket.
 
     Args:
-        index: of the table, or of the bucket that sends the message.
-        shape: the axes among the bucket's axes, of size 1 for other variables, after the batch.
+        index: the index of the table, or of the bucket that sends the message.
+        shape: the shape along the bucket's axes (after the batch), 1 for variables that the table lacks.
     """
 
     index: int
@@ -39,8 +39,8 @@ class Layout:
         triangulation: the order of elimination.
         sizes: the number of values of each variable.
         scopes: the variables of each table.
-        tables: for each bucket the tables whose first variable the bucket eliminates.
-        messages: for each bucket the earlier buckets with a message to the bucket.
+        tables: for each bucket, the tables whose first variable the bucket eliminates.
+        messages: for each bucket, the earlier buckets that send it a message.
     """
 
     triangulation: Triangulation
@@ -60,14 +60,14 @@ class Layout:
 
     @cached_property
     def width(self) -> int:
-        """Return the least w with at most 2^(w + 1) entries in each table; for binary variables the order's
-        width.
+        """Return the least w such that each table has at most 2^(w + 1) entries; for binary variables the
+        order's width.
         """
         return (max(self.entries, default=1) - 1).bit_length() - 1
 
     @cached_property
     def axes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the axes of each table in the order of elimination, after the batch."""
+        """Return for each table its axes in the order of elimination, with the batch first."""
         place = _places(self.triangulation)
         return tuple(
             (0, *(1 + axis for axis in sorted(range(len(scope)), key=lambda axis: place[scope[axis]])))
@@ -75,7 +75,7 @@ class Layout:
         )
 
     def in_order(self, tables: list[Tensor]) -> list[Tensor]:
-        """Return tables (batch, entries) of the scopes with the variables in the order of elimination."""
+        """Reshape tables (batch, entries) of the scopes, with the variables in the order of elimination."""
         return [
             table.view(-1, *(self.sizes[variable] for variable in scope)).permute(axes)
             for table, scope, axes in zip(tables, self.scopes, self.axes, strict=True)
@@ -84,7 +84,7 @@ class Layout:
 
 @lru_cache(NUM_LAYOUTS)
 def layout_of(sizes: tuple[int, ...], scopes: Cliques) -> Layout:
-    """Return the layout by minimum fill, or by the numbering of the variables if narrower."""
+    """Return the layout for minimum fill, or for the order of the variables' numbers if that is narrower."""
     orders = min_fill(len(sizes), scopes), by_index(len(sizes), scopes)
     return min((_layout(order, sizes, scopes) for order in orders), key=lambda layout: layout.width)
 
@@ -116,10 +116,10 @@ class Tables(NamedTuple):
     """Input of an elimination.
 
     Args:
-        layout: of the tables of several variables.
+        layout: the layout of the tables of several variables.
         unary: log-potentials of the values of the first variables, one variable after another.
         num_unary: the number of these variables.
-        tables: of the layout's scopes, in the order of elimination, after the batch or 1.
+        tables: the tables of the layout's scopes, (batch or 1, values in the order of elimination).
     """
 
     layout: Layout
@@ -129,9 +129,9 @@ class Tables(NamedTuple):
 
 
 def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Tensor, " batch"]:
-    """Combine the sum of each variable's tables over the values of the variable; return the total.
+    """Eliminate one variable after another by ``combine``, like logsumexp or max; return the total.
 
-    Messages are lowered to a largest entry of 0 and do not grow with the number of labels.
+    The largest entry of each message is subtracted, hence messages do not grow with the number of labels.
 
     Args:
         problem: the tables.
@@ -145,11 +145,11 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
         tables = [problem.tables[table].reshape(-1, *shape) for table, shape in layout.tables[index]]
         for sender, shape in layout.messages[index]:
             tables.append(messages[sender].view(-1, *shape))
-            # Each message enters one bucket: without gradients its memory is free again.
+            # Each message is needed once: without gradients its memory can be freed.
             messages[sender] = None
         if variable < len(unary):
             tables.append(unary[variable].view(-1, layout.sizes[variable], *[1] * len(others)))
-        # Small tables first: few sums are as large as the bucket.
+        # Small tables first, so that few of the sums are as large as the bucket's table.
         tables.sort(key=lambda table: table[0].numel())
         message = combine(reduce(add, tables))
         largest = message.detach().reshape(len(message), -1).amax(1)
@@ -163,13 +163,12 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
 def traced(
     problem: Tables, combined: list[Tensor], num_samples: int, choose: Callable[[Tensor], Tensor]
 ) -> Int[Tensor, "num_samples batch variables"]:
-    """Return values of all variables, the last eliminated variable first, each given its table's other
-    variables.
+    """Choose values in the reverse order of elimination, each given the other variables of the table.
 
     Args:
         problem: the eliminated tables.
         combined: the inputs of ``combine`` in :func:`eliminate`, in order.
-        num_samples: labellings of each example.
+        num_samples: the number of labellings of each example.
         choose: (samples, batch, values) of log-potentials → (samples, batch) of values.
     """
     batch, sizes = len(problem.unary), problem.layout.sizes
@@ -179,7 +178,7 @@ def traced(
         place = torch.zeros_like(values[..., 0])
         for other in others:
             place = sizes[other] * place + values[..., other]
-        # Between two indices, the axis of values comes last.
+        # An index before and after the slice moves the axis of values to the end.
         given = table.reshape(len(table), sizes[variable], -1).expand(batch, -1, -1)[rows, :, place]
         values[..., variable] = choose(given)
     return values

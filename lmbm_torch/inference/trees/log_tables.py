@@ -1,4 +1,4 @@
-"""Sparse models as tables over few labels for an elimination: log-potentials or losses."""
+"""Tables over few labels for the elimination of sparse models: log-potentials or losses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lmbm_torch.shapes import Bool, Float
 
 Machine = PairwiseEnergy | CliqueEnergy
 
-# Log-potential of an excluded value: far below any score, and finite for gradients.
+# Log-potential of an excluded value: far below any score, but finite, so that gradients are finite.
 EXCLUDED = -1e30
 
 
 def cliques_of(energy: Machine) -> Cliques:
-    """Return the cliques of two or more labels; pairs are coupled if coupled for some example."""
+    """Return the cliques of two or more labels; a pair counts if some example couples it."""
     if isinstance(energy, CliqueEnergy):
         return tuple(clique for clique in energy.cliques if len(clique) > 1)
     coupled = energy.pairwise.detach() != 0
@@ -34,7 +34,7 @@ def log_potentials(energy: Machine, cliques: Cliques) -> tuple[Tensor, Tensor]:
     """Return the log-potentials of each label's spin, and of the product of each clique's spins."""
     if isinstance(energy, PairwiseEnergy):
         first, second = torch.tensor(cliques, dtype=torch.int64, device=energy.device).view(-1, 2).unbind(1)
-        # Each direction is half of the coupling in the score.
+        # The score counts half of each direction's coupling.
         both = energy.pairwise[..., first, second] + energy.pairwise[..., second, first]
         return energy.unary, both / 2
     single = [index for index, clique in enumerate(energy.cliques) if len(clique) == 1]
@@ -55,14 +55,14 @@ Potentials = tuple[Float[Tensor, "_batch labels values"], list[Tensor], Float[Te
 
 
 def scopes_of(energy: Machine | DirectedEnergy) -> Cliques:
-    """Return the labels of each table: a Boltzmann machine's cliques, a belief network's labels with the
-    parents.
+    """Return the labels of each table: cliques of a Boltzmann machine, labels with parents of a belief
+    network.
     """
     return families(energy) if isinstance(energy, DirectedEnergy) else cliques_of(energy)
 
 
 def families(energy: Machine | DirectedEnergy) -> Cliques:
-    """Return each label and the labels in the label's margin: parents, or neighbours in the graph."""
+    """Return for each label the label and the others in the margin: parents, or neighbours in the graph."""
     others = [{*row.nonzero()[:, 0].tolist()} for row in _seen(energy).cpu()]
     if isinstance(energy, DirectedEnergy):
         place = energy.positions.tolist()
@@ -75,7 +75,7 @@ def families(energy: Machine | DirectedEnergy) -> Cliques:
 def most_others(energy: Machine | DirectedEnergy) -> int:
     """Return the largest number of labels in any label's margin, cliques of a directed model excluded.
 
-    The graph is at least as wide.
+    The treewidth of the graph of margins is at least this number.
     """
     return int(_seen(energy).sum(-1).max())
 
@@ -141,7 +141,7 @@ def _margins(energy: Machine | DirectedEnergy, family: tuple[int, ...]) -> Float
     if isinstance(energy, DirectedEnergy) and energy.clique_weight is not None:
         place = {label: index for index, label in enumerate(family)}
         for index, clique in enumerate(energy.cliques):
-            # All others of the family come before the child, the last label of the clique.
+            # The child is the last label of its clique: all other labels come before.
             if child in clique and {*clique} <= {*family}:
                 others = [place[label] for label in clique if label != child]
                 field = field + energy.clique_weight[..., index, None] * spins[:, others].prod(1)

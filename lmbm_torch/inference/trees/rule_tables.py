@@ -1,10 +1,9 @@
-"""Linear rules as tables over few variables each, for an elimination together with an energy's tables.
+"""Linear rules as tables over a few variables each, for elimination together with an energy's tables.
 
-A rule over many labels is counted: further variables, the counters, hold the rule's sums over growing sets of
-labels. Counters are joined two at a time as the labels meet in an elimination tree: counts of the leaves of a
-hierarchy grow up the hierarchy. A counter is a function of the labels: each labelling has one completion and
-is counted once. Sums that no further label can distinguish are one value: an at_least(2, …) has the values 0,
-1 and "enough".
+For a rule over many labels, further variables, the counters, hold the rule's sums over growing sets of
+labels. Counters are joined two at a time, where their labels meet in an elimination tree; in a hierarchy,
+from the leaves up. The labels determine the counters, hence each labelling is counted once. Sums that further
+labels cannot make a difference to share one value: for at_least(2, …) the values are 0, 1 and "enough".
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ import numpy as np
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
 
-# Labels of a rule in one table; a table that joins two counters has three variables, too.
+# Most labels of a rule in one table: as many as variables in a table that joins two counters.
 FEW_LABELS = 3
-# Labels of a rule in one table if a bucket of the elimination holds all the labels.
+# The same number if a bucket of the elimination holds all labels of the rule anyway.
 MOST_LABELS = 10
-# Entries of a table that joins two counters: 100 sums of one, 100 of the other, and the joint sums.
+# Largest number of entries of a table that joins two counters: 100 sums of each, and 100 joint sums.
 MOST_ENTRIES = 2**20
-# Decimal digits that distinguish sums of scaled weights, fewer than a rule's own tolerance of rounding.
+# Sums of scaled weights are equal if they agree to so many decimals: coarser than rounding errors.
 DIGITS = 12
-# Rules whose tables are cached.
+# Largest number of rule sets whose tables are cached.
 NUM_KEPT = 32
 
 
 class ManySumsError(ValueError):
-    """Error for a rule over many labels whose sums take too many values for counters."""
+    """Error for a rule over many labels whose sums have too many different values for counters."""
 
 
 class RuleTables(NamedTuple):
-    """Allowed values of labels and counters.
+    """Tables of the allowed values of labels and counters.
 
     Args:
         sizes: the number of values of each counter; counters are numbered after the labels.
         scopes: the variables of each table.
-        tables: of bool, an axis for each variable of the scope.
+        tables: boolean tables with an axis for each variable of the scope.
     """
 
     sizes: tuple[int, ...]
@@ -54,13 +53,13 @@ def rule_tables(constraints: Constraints, cliques: Cliques) -> RuleTables:
     """Return the tables of all rules.
 
     Args:
-        constraints: over the labels.
+        constraints: rules over the labels.
         cliques: sets of labels that depend on each other in the energy.
 
     Raises:
-        ManySumsError: a rule over many labels whose sums take too many values.
+        ManySumsError: the sums of a rule over many labels have too many different values.
     """
-    # Rules over the same labels together, such as both halves of an exactly_one.
+    # Rules over the same labels share a table, such as both inequalities of an exactly_one.
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for row, weights in enumerate(constraints.matrix):
         groups[tuple(weights.nonzero()[0].tolist())].append(row)
@@ -69,7 +68,7 @@ def rule_tables(constraints: Constraints, cliques: Cliques) -> RuleTables:
     buckets = narrowest(constraints.num_labels, (*cliques, *few)).buckets
     tables = _Tables(constraints.num_labels)
     for rules in several:
-        # Some bucket of an elimination holds all the labels, which are not too many.
+        # Whether one bucket of an elimination holds all labels of the rules, and they are few enough.
         is_held = len(rules.labels) <= MOST_LABELS and any({*rules.labels} <= {*each} for each in buckets)
         if len(rules.labels) <= FEW_LABELS or is_held:
             tables.add(rules.labels, rules.table())
@@ -82,7 +81,7 @@ class _Together(NamedTuple):
     """Rules over the same labels, Σ_i weights_ri y_i ≤ bounds_r, scaled to a largest weight of ±1.
 
     Args:
-        labels: in ascending order.
+        labels: the labels in ascending order.
         weights: (labels, rules).
         bounds: (rules,).
         texts: the rules in words.
@@ -111,7 +110,7 @@ class _Together(NamedTuple):
         return np.maximum(self.weights, 0).sum(0)
 
     def table(self) -> np.ndarray:
-        """Return whether each labelling is allowed."""
+        """Return for each labelling whether it is allowed."""
         labellings = np.array(list(product((0, 1), repeat=len(self.labels))))
         is_obeyed = np.all(labellings @ self.weights <= self.bounds, axis=1)
         return is_obeyed.reshape([2] * len(self.labels))
@@ -121,9 +120,9 @@ class _Counter(NamedTuple):
     """Variable whose values stand for sums over a set of labels.
 
     Args:
-        variable: the number; of a single label the label's own number.
-        sums: (values, rules), −∞ where the other labels cannot break a rule.
-        least, most: (rules,), of the set's sums.
+        variable: the number of the variable; for a single label, the label's number.
+        sums: (values, rules), −∞ if the other labels can no longer break the rule.
+        least, most: (rules,), the smallest and the largest sum over the set.
     """
 
     variable: int
@@ -133,7 +132,7 @@ class _Counter(NamedTuple):
 
 
 class _Tables:
-    """Tables and the counters of these tables, under construction.
+    """Tables and their counters, under construction.
 
     Args:
         num_labels: the number of the first counter.
@@ -150,7 +149,7 @@ class _Tables:
         self.tables.append(table)
 
     def count(self, rules: _Together, buckets: Cliques) -> None:
-        """Join labels of ``rules`` in the ``buckets`` of an elimination that hold them."""
+        """Add counters that join the labels of ``rules`` in the ``buckets`` of an elimination."""
         singles = dict(zip(rules.labels, rules.weights, strict=True))
         join = partial(self._joined, rules)
         waiting: dict[int, list[_Counter]] = defaultdict(list)
@@ -161,7 +160,7 @@ class _Tables:
                 waiting[label].append(_Counter(label, sums, sums.min(0), sums.max(0)))
             if waiting[label]:
                 waiting[others[0] if others else roots].append(reduce(join, waiting[label]))
-        # The last counter has one value: all rules are obeyed.
+        # The last counter has a single value: its table allows only labels that obey all rules.
         reduce(join, waiting[roots])
 
     def _joined(self, rules: _Together, one: _Counter, other: _Counter) -> _Counter:
@@ -170,13 +169,13 @@ class _Tables:
         sums = one.sums[:, None] + other.sums
         allowed = np.all(sums + (rules.least - least) <= rules.bounds, axis=-1)
         is_sure = sums + (rules.most - most) <= rules.bounds
-        # Without a negative zero, which would be a further value.
+        # Adding 0 turns a negative zero, which would count as another value, into 0.
         sums = np.where(is_sure, -np.inf, sums.round(DIGITS) + 0.0)
         values, place = np.unique(sums[allowed], axis=0, return_inverse=True)
         if allowed.size * len(values) > MOST_ENTRIES:
             raise ManySumsError(
-                f"constraints: expected rules over more than {FEW_LABELS} labels whose sums take few values, "
-                f"got {len(values)} of some labels in {'; '.join(rules.texts)}"
+                f"constraints: expected few different sums in rules over more than {FEW_LABELS} labels, "
+                f"got {len(values)} sums over some labels of {'; '.join(rules.texts)}"
             )
         table = np.zeros((*allowed.shape, len(values)), bool)
         table[(*allowed.nonzero(), place.ravel())] = True

@@ -1,8 +1,8 @@
 """Exact inference in semi-Markov chains by dynamic programming over the ends of segments.
 
-Source: Sarawagi and Cohen, "Semi-Markov conditional random fields for information extraction", NIPS 2004.
-Each position is one step for the whole batch, over all lengths and states of a segment together, in float64.
-Only messages are kept, (batch, length, states), not the table of all segments.
+Source: Sarawagi and Cohen, "Semi-Markov conditional random fields for information extraction", NIPS 2004. One
+step computes one position of the whole batch, for all lengths and states of a segment, in float64. Only
+messages (batch, length, states) are kept in memory, not a table of all segments.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def log_partition(energy: SemiChainEnergy) -> Float[Tensor, " batch"]:
         energy: chains in float32 or float64, on any device.
 
     Raises:
-        ValueError: NaN or +∞ in the energy; a chain all of whose segmentations are forbidden.
+        ValueError: NaN or +∞ in the energy; all segmentations of a chain are forbidden.
     """
     energy = first_order(energy, "semi_chain_dp.log_partition")
     energy.check_values()
@@ -48,7 +48,7 @@ def marginals(energy: SemiChainEnergy) -> StateMarginals:
 
     Args:
         energy: see :func:`log_partition`. The probability of a segment is the gradient of
-            :func:`log_partition` by ``segments``.
+            :func:`log_partition` with respect to ``segments``.
 
     Raises:
         ValueError: see :func:`log_partition`.
@@ -76,7 +76,7 @@ def decode(energy: SemiChainEnergy) -> Decoding:
     energy.check_values()
     batch, length, states = energy.unary.shape
     fine, most = _Potentials(energy), energy.max_segment
-    # The best score of segmentations up to each position, by the state of the last segment, and its length.
+    # The best score of segmentations up to each position, and the last segment's length, by its state.
     ends = fine.unary.new_full((batch, length + 1, states), -torch.inf)
     sizes = torch.zeros(ends.shape, dtype=torch.int32, device=ends.device)
     before = torch.zeros(batch, states, dtype=torch.float64, device=ends.device)
@@ -98,7 +98,7 @@ def decode(energy: SemiChainEnergy) -> Decoding:
 
 
 def _traced(last: Tensor, sizes: Tensor, origins: Tensor, lengths: Tensor) -> Int[Tensor, "batch length"]:
-    """Return the labels on the way back from each chain's last state."""
+    """Trace each chain back from its last state; return the labels."""
     found = torch.full(sizes.shape[:2], CONTINUED, dtype=torch.int64, device="cpu")[:, 1:]
     tables = sizes.cpu(), origins.cpu()
     for row, (state, end) in enumerate(zip(last.tolist(), lengths.tolist(), strict=True)):
@@ -115,11 +115,11 @@ class _Messages:
     """Log-sums over the segmentations on one side of a position, in float64.
 
     Args:
-        before: up to each position, by the state of the next segment.
-        ends: up to each position, by the state of the last segment, (batch, length + 1, states).
-        begins: from each position on, by the state of the first segment.
-        after: from each position on, by the state of the segment before, (batch, length + 1, states).
-        log_partition: of all segmentations.
+        before: sums up to each position, by the state of the next segment.
+        ends: sums up to each position, by the state of the last segment, (batch, length + 1, states).
+        begins: sums from each position on, by the state of the first segment.
+        after: sums from each position on, by the state of the segment before, (batch, length + 1, states).
+        log_partition: the log-sum over all segmentations.
     """
 
     before: Float[Tensor, "batch length states"]
@@ -133,7 +133,7 @@ class _Messages:
         """Return the messages from both sides.
 
         Raises:
-            ValueError: a chain all of whose segmentations are forbidden.
+            ValueError: all segmentations of a chain are forbidden.
         """
         before, ends, total = _forward(energy)
         fine = _Potentials(energy)
@@ -168,7 +168,7 @@ def _expected(
     """Return the expected counts of states at positions, of transitions and of lengths, weighted by chain.
 
     Args:
-        weight: (batch,).
+        weight: (batch,), the weight of each chain.
         by_segment: (batch, length, max_segment, states), filled with probabilities of segments times weights.
     """
     fine, (batch, length, states) = _Potentials(energy), energy.unary.shape
@@ -192,7 +192,7 @@ def _expected(
 
 
 class _Potentials:
-    """The log-potentials of an energy in float64, with 0 for padding; segments are converted where needed."""
+    """Log-potentials of an energy in float64, 0 in padding; segments are converted step by step."""
 
     def __init__(self, energy: SemiChainEnergy) -> None:
         self.unary = energy.unary.detach().masked_fill(~energy.inside[..., None], 0).double()
@@ -218,11 +218,11 @@ def _own_scores(fine: _Potentials, *, reverse: bool = False) -> Iterator[tuple[i
 
 
 def _refuse_impossible(total: Tensor) -> None:
-    what = "energy: expected a segmentation that is not forbidden in every chain"
+    what = "energy: expected an allowed segmentation of each chain"
 
     def refuse() -> None:
         rows = (total == -torch.inf).nonzero().flatten()
-        raise ValueError(f"{what}, got none in {len(rows)}, the first at row {int(rows[0])}")
+        raise ValueError(f"{what}, got none for {len(rows)} chains, the first in row {int(rows[0])}")
 
     refuse_unless(what, (total,), lambda: (total > -torch.inf).all(), refuse)
 

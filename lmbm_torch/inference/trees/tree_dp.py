@@ -2,8 +2,8 @@
 
 With up_t(s) the log-sum (or maximum) over all nodes below node t given state s of t, a node sends m_t(r) =
 log Σ_s exp(transition_t(r, s) + up_t(s)) to the parent (max_margin_markov_networks_survey_2003, section 4.2).
-One step computes one node of every example; parents stand before children, so that the order of the nodes
-serves both directions.
+One step computes one node of every example. Parents come before children, so one pass goes through the nodes
+backwards, the other forwards.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def _nodes(energy: TreeEnergy) -> list[tuple[int, Tensor]]:
 
 
 def _upward(energy: TreeEnergy, combine: Combine) -> tuple[list[Tensor], dict[int, Tensor]]:
-    """Return log-potentials of each node and all nodes below, (batch, states), and the messages of all but
-    roots.
+    """Return the log-potentials of each node with all nodes below it, (batch, states), and the messages to
+    parents.
     """
     energy.check_values()
     below = list(energy.unary.unbind(1))

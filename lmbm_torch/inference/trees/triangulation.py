@@ -16,8 +16,8 @@ class Triangulation:
 
     Args:
         ordering: every label, the first to be eliminated first.
-        buckets: for each place in ``ordering`` the label, then the labels coupled with the label at that
-            time, in the order of elimination.
+        buckets: for each place in ``ordering``, the label, then the labels that it is coupled with at its
+            elimination, in the order of elimination.
     """
 
     ordering: tuple[int, ...]
@@ -25,19 +25,19 @@ class Triangulation:
 
     @property
     def treewidth(self) -> int:
-        """Return the width of this order, at least the graph's treewidth, whose computation is NP-hard."""
+        """Return the width of this order: at least the graph's treewidth, which is NP-hard to compute."""
         return max(map(len, self.buckets)) - 1
 
 
 def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
-    """Return the order that next eliminates the label with the fewest new couplings; optimal on trees and
-    cycles.
+    """Return the order that always eliminates the label that causes the fewest new couplings; optimal on
+    trees and cycles.
 
-    Ties go to the label with the fewest neighbours, then to the first label. Every clique ends up inside the
-    bucket of the clique's first label in the order.
+    At ties the label with the fewest neighbours is eliminated, then the first label. The bucket of a clique's
+    first label in the order contains the whole clique.
 
     Args:
-        num_labels: K.
+        num_labels: the number of labels.
         cliques: sets of labels that depend on each other directly.
     """
     neighbours = _neighbours(num_labels, cliques)
@@ -59,10 +59,10 @@ def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
 
 
 def by_index(num_labels: int, cliques: Cliques) -> Triangulation:
-    """Return the order of the labels' numbers, good for columns of a grid or a sequence.
+    """Return the order of the labels' numbers, which suits a sequence, or a grid that is numbered by columns.
 
     Args:
-        num_labels: K.
+        num_labels: the number of labels.
         cliques: see :func:`min_fill`.
     """
     neighbours, eliminated = _neighbours(num_labels, cliques), []
@@ -76,7 +76,7 @@ def narrowest(num_labels: int, cliques: Cliques) -> Triangulation:
     """Return the narrower order of :func:`min_fill` and :func:`by_index`.
 
     Args:
-        num_labels: K.
+        num_labels: the number of labels.
         cliques: see :func:`min_fill`.
     """
     orders = min_fill(num_labels, cliques), by_index(num_labels, cliques)
@@ -85,10 +85,10 @@ def narrowest(num_labels: int, cliques: Cliques) -> Triangulation:
 
 @lru_cache
 def degeneracy(num_labels: int, cliques: Cliques) -> int:
-    """Return the largest least degree of any subgraph, a lower bound of the treewidth.
+    """Return the largest minimum degree of any subgraph, a lower bound of the treewidth.
 
     Args:
-        num_labels: K.
+        num_labels: the number of labels.
         cliques: see :func:`min_fill`.
     """
     neighbours = [set(_members(mask)) for mask in _neighbours(num_labels, cliques)]
@@ -121,7 +121,7 @@ def is_forest(num_nodes: int, edges: Iterable[tuple[int, int]]) -> bool:
 
 
 def _neighbours(num_labels: int, cliques: Cliques) -> list[int]:
-    """Return for each label the labels of a common clique, as the bits of a number."""
+    """Return for each label the labels that share a clique with it, as the bits of a number."""
     neighbours = [0] * num_labels
     for clique in cliques:
         together = _mask(clique)
@@ -139,7 +139,7 @@ def _eliminate(neighbours: list[int], label: int) -> list[int]:
 
 
 def _triangulation(eliminated: list[tuple[int, int]]) -> Triangulation:
-    """Return the order of elimination, each label with the neighbours at that time."""
+    """Return the order of elimination, with each label's neighbours at its elimination."""
     ordering = tuple(label for label, _ in eliminated)
     place = {label: index for index, label in enumerate(ordering)}
     buckets = tuple((label, *sorted(_members(around), key=place.__getitem__)) for label, around in eliminated)

@@ -1,4 +1,4 @@
-"""Best labellings under rules: by enumeration, or by searches with the rules inside.
+"""Best labellings under rules, by enumeration or by searches that propagate the rules.
 
 The searches propagate the rules at every node, and use the rules in the bound:
 :mod:`lmbm_torch.kernels.search.under_rules`.
@@ -28,16 +28,16 @@ from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProb
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.shapes import Known
 
-# Improvements below this share of a label's largest loss are rounding.
+# Improvements below this share of a label's largest loss count as rounding.
 ROUND_OFF = 1e-12
-# Labels of a search, which holds two tables of labels × labels.
+# Largest number of labels of a search, which holds two tables of (labels, labels).
 MOST_LABELS = 2000
-# Constraints whose rows are cached.
+# Largest number of rule sets that are cached in the form for the kernel.
 NUM_KEPT = 16
 
 
 def suits(energy: Any) -> bool:
-    """Return whether the energy can be searched: pairs of labels at most, and not too many labels."""
+    """Return whether the searches take the energy: no clique of three labels, and not too many labels."""
     is_directed = isinstance(energy, DirectedEnergy) and not energy.cliques
     return (is_directed or isinstance(energy, PairwiseEnergy)) and energy.num_labels <= MOST_LABELS
 
@@ -46,7 +46,7 @@ def enumerated(energy: PairwiseEnergy, constraints: Constraints) -> Decoding:
     """Return the allowed labellings of largest score, by the compiled enumeration.
 
     Raises:
-        ValueError: NaN or infinity in the energy, or rules of another size.
+        ValueError: NaN or infinity in the energy, or rules over another number of labels.
     """
     energy.check_values()
     check_rules(energy, constraints, None)
@@ -88,16 +88,16 @@ def best_scores(
     """Return the allowed labellings of largest score, for an energy on the CPU that :func:`suits`.
 
     Raises:
-        ValueError: NaN or infinity in the energy; ``known`` or rules of another size, or in contradiction, or
-            other known values than 0, 1 and NaN; a limit or ``top_k`` that is no count; more labellings
-            requested than allowed, or than found within the limit.
+        ValueError: the energy has NaN or infinity; ``known`` or the rules have another number of labels than
+            the energy, or contradict each other; ``known`` has values except 0, 1 and NaN; a limit or
+            ``top_k`` is no positive integer; ``top_k`` is above the number of allowed or found labellings.
     """
     precise, kernel = energy.to(torch.float64), _kernel()
     if isinstance(precise, DirectedEnergy):
         effects, kind = precise.parents.mT, kernel.LOGISTIC
         constant = torch.zeros(energy.batch_size, dtype=torch.float64, device="cpu")
     else:
-        # Both labels' fields share a pair's term.
+        # Halved, since a pair's term is counted in the fields of both labels.
         effects, kind, constant = precise.pairwise / 2, kernel.LINEAR, precise.constant
     found = _search(energy, effects, kind, 0.0, constraints, known, node_limit, top_k)
     found = found._replace(bound=found.bound - constant)
@@ -105,7 +105,7 @@ def best_scores(
 
 
 class _Found(NamedTuple):
-    """Labellings (top_k, batch, labels), and the end of each example's search."""
+    """Labellings (top_k, batch, labels), and how each example's search ended."""
 
     samples: Tensor
     bound: Tensor
@@ -162,10 +162,10 @@ def climbed(
     constraints: Constraints,
     known: Tensor | None,
 ) -> Decoding:
-    """Return one labelling of each example, improved by flips where not proven optimal.
+    """Return one labelling of each example; improve labellings without a proof by flips of single labels.
 
     Args:
-        margin: of hinge losses; None for scores.
+        margin: the margin of hinge losses; None for scores.
     """
     rows = (~found.status.exact).nonzero().flatten().tolist()
     if not rows:
@@ -198,7 +198,7 @@ def _flipped(
     known: Tensor | None,
     row: int,
 ) -> Tensor:
-    """Return an example's labels after allowed flips of single labels until no flip lowers the hinge loss."""
+    """Flip single labels of an example as the rules allow, until no flip lowers the hinge loss."""
     given = None if known is None else known[row % len(known)]
     for _ in range(FLIPS_PER_LABEL * len(labels)):
         others = torch.where(torch.eye(len(labels), dtype=torch.bool, device="cpu"), 1 - labels, labels)
@@ -214,21 +214,21 @@ def _flipped(
 
 
 def _improved(energy: PairwiseEnergy, found: Decoding, labels: Tensor, value: Tensor) -> Decoding:
-    """Return the decoding with other labels of the examples without a proof, of these objectives."""
+    """Return the decoding with new labels and objectives for the examples without a proof."""
     objective = torch.where(found.status.exact, found.objective, value.to(energy.dtype))
     status = replace(found.status, residual=(objective - found.bound).abs())
     return replace(found, labels=labels, objective=objective, status=status)
 
 
 def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray) -> np.ndarray:
-    """Return an allowed labelling instead of missing labellings; refuse too few labellings."""
+    """Return the labellings found, or for a single missing one any allowed; raise ValueError for too few."""
     count, top_k = int(np.isfinite(found.losses[row]).sum()), found.losses.shape[1]
     if not count:
         constraints.check(known, f"known[{row}]")
     if top_k > 1:
         what = "found within node_limit" if found.limited[row] else "allowed"
         raise ValueError(
-            f"top_k: expected at most {count}, the labellings of example {row} that are {what}, got {top_k}"
+            f"top_k: expected at most {count}, the number of labellings of example {row} {what}, got {top_k}"
         )
     nearest = constraints.nearest(np.zeros(len(known)), known)
     assert nearest is not None
@@ -236,7 +236,7 @@ def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray)
 
 
 def _order(energy: DirectedEnergy | PairwiseEnergy) -> np.ndarray:
-    """Return parents first; of a Boltzmann machine labels with the largest couplings first."""
+    """Return the order of the search: parents first; for a Boltzmann machine, largest couplings first."""
     if isinstance(energy, DirectedEnergy):
         return energy.ordering.numpy()
     pairwise = energy.pairwise.detach().abs()
@@ -246,10 +246,10 @@ def _order(energy: DirectedEnergy | PairwiseEnergy) -> np.ndarray:
 
 @lru_cache(NUM_KEPT)
 def _rows(constraints: Constraints) -> Any:
-    """Return the rules for the kernel, followed by the implied pairs."""
+    """Return the rules for the kernel, followed by the rules over pairs of labels that they imply."""
     matrix, bounds = constraints.matrix, constraints.bounds
     pairs = implied_pairs(matrix, bounds)
-    # "Not both" of two labels' values: weights of 1 or −1 with a sum of at most the largest sum less 1.
+    # "Not both values" as a rule: weights 1 or −1 whose sum may not reach its largest possible value.
     signs = np.array([[2.0 * value - 1 for _, value in pair] for pair in pairs]).reshape(-1, 2)
     own_rows, own_columns = matrix.nonzero()
     columns = np.concatenate([own_columns, np.array([[a, b] for (a, _), (b, _) in pairs], int).ravel()])
@@ -271,7 +271,7 @@ def _rows(constraints: Constraints) -> Any:
 
 
 def _decoding(energy: Any, found: _Found, losses: Tensor, sign: float) -> Decoding:
-    """Return the answer: losses (batch, top_k) in float64 times ``sign`` as objectives."""
+    """Return the answer, whose objectives are ``sign`` times the losses (batch, top_k)."""
     bound = torch.where(found.proven, losses[:, -1], found.bound.minimum(losses[:, -1]))
     exact = losses[:, -1] <= bound
     labels, objective = found.samples.transpose(0, 1).contiguous(), (sign * losses).to(energy.dtype)

@@ -1,15 +1,14 @@
 """Exact decoding under hard constraints, by any routine that decodes without constraints.
 
 The consequences of the rules (:meth:`~lmbm_torch.constraints.Constraints.propagate`) are filled in, and an
-example is decoded given the consequences. If the best labelling obeys the rules, the example is done. Else a
-label of a broken rule is held at either value, and both parts are decoded in the same way; the part with the
-best bound is next. The first part whose best labelling obeys all rules has the best allowed labelling.
-Several labellings are found by splitting off each labelling (Lawler 1972). Rules are checked on the CPU;
-energies stay on their device.
+example is decoded given the consequences. If the best labelling obeys the rules, the example is done.
+Otherwise the labellings are split into two parts by the value of a label of a broken rule, and both parts are
+decoded in the same way; the part with the best bound is split next. When the best labelling of the part with
+the best bound obeys all rules, the labelling is the best allowed one. For several labellings, each labelling
+found is split off (Lawler 1972). Rules are checked on the CPU; energies stay on their device.
 
-Rules that are broken in many places at once take many parts, each a decoding. Belief networks and Boltzmann
-machines have searches with the rules at every node:
-:func:`lmbm_torch.inference.search.branch_and_bound.decode` and
+If many rules are broken at once, many parts must be decoded. Belief networks and Boltzmann machines have
+searches with the rules at every node: :func:`lmbm_torch.inference.search.branch_and_bound.decode` and
 :func:`lmbm_torch.inference.search.undirected_branch_and_bound.decode`, with ``constraints``.
 """
 
@@ -51,23 +50,24 @@ def decode(
     """Return the best labelling that obeys all rules, for an objective to maximise.
 
     Args:
-        energy: of a kind that ``routine`` takes.
-        constraints: over the energy's labels.
-        routine: ``routine(energy, known=...)``, such as :func:`lmbm_torch.inference.decode`: one labelling
-            for each example, with objective and bound.
+        energy: an energy that ``routine`` takes.
+        constraints: rules over the energy's labels.
+        routine: ``routine(energy, known=...)``, like :func:`lmbm_torch.inference.decode`, which returns
+            one labelling for each example, with objective and bound.
         known: {0, 1, NaN}, NaN for a free label.
-        top_k: the number of labellings, best first.
+        top_k: the number of labellings to return, best first.
         part_limit: the number of parts that are decoded for an example. An example at the limit gets the best
-            allowed labelling so far, or an allowed labelling by the better half each time.
+            allowed labelling so far; if there is none, parts are halved and the better half kept until a
+            labelling is allowed.
 
     Returns:
         No labelling of the result breaks a rule. ``nodes`` counts parts; ``status.exact``: the best bound was
         met; ``status.converged``: no limit was met.
 
     Raises:
-        ValueError: constraints of another number of labels, or that contradict the known labels; a limit or
-            ``top_k`` that is no count; more labellings requested than allowed, or than found within the
-            limit; an energy that the routine refuses.
+        ValueError: the constraints are over another number of labels, or contradict the known labels; a limit
+            or ``top_k`` is no positive integer; ``top_k`` is above the number of allowed labellings, or of
+            those found within the limit; the routine refuses the energy.
     """
     search = partial(_decode, constraints, routine, 1.0, part_limit)
     alone = partial(_as_one_part, routine)
@@ -99,17 +99,17 @@ def where_broken(
     known: Known | None = None,
     top_k: int = 1,
 ) -> Decoding:
-    """Return the routine's answers where all rules are obeyed, and the answers of ``search`` elsewhere.
+    """Return the routine's answers that obey all rules; for other examples return answers of ``search``.
 
-    Both routines get the consequences of the rules and of the known labels: fixed labels make searches fast.
+    Both routines get the labels that follow from rules and known labels: fixed labels make searches fast.
 
     Args:
         energy, constraints, routine, known: see :func:`decode`.
-        search: ``search(energy, known=..., top_k=...)``, the best labellings that obey all rules.
-        top_k: several labellings all come from ``search``.
+        search: ``search(energy, known=..., top_k=...)`` returns the best labellings that obey all rules.
+        top_k: the number of labellings; if above 1, all come from ``search``.
 
     Raises:
-        TypeError: an energy over labels of several values.
+        TypeError: the energy has labels of more than two values.
         ValueError: see :func:`decode`.
     """
     check_count("top_k", top_k)
@@ -121,7 +121,7 @@ def where_broken(
     try:
         return _where_broken(energy, constraints, routine, search, filled, top_k)
     except ValueError:
-        # No allowed labelling may agree with an example's known labels.
+        # The reason may be that the rules contradict an example's known labels: this message is clearer.
         for row, labels in enumerate([] if known is None else given):
             constraints.check(labels, f"known[{row}]")
         raise
@@ -136,13 +136,13 @@ def _as_one_part(routine: Routine, energy: Any, *, known: Tensor | None) -> Deco
 def _where_broken(
     energy: Any, constraints: Constraints, routine: Routine, search: Routine, known: np.ndarray, top_k: int
 ) -> Decoding:
-    """Return the answers of :func:`where_broken`, given all labels ``known`` by propagation."""
+    """Return the answers of :func:`where_broken`, given the known labels and their consequences ``known``."""
     is_free = bool(np.isnan(known).all())
     given = None if is_free else torch.from_numpy(known).to(energy.device, energy.dtype)
     if top_k > 1:
         return search(energy, known=given, top_k=top_k)
     found = routine(energy, known=given)
-    # Optional fields of the routine, such as hidden units, are missing for other examples.
+    # ``search`` does not return the routine's optional fields, such as hidden units.
     found = Decoding(found.labels, found.objective, found.bound, found.status, found.nodes)
     broken = constraints.violated(found.labels.cpu().numpy())
     rows = torch.from_numpy(np.flatnonzero(broken.any(1))).to(energy.device)
@@ -156,19 +156,20 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
     """Return the energy of the allowed labellings, for :mod:`lmbm_torch.inference.enumeration.exact`.
 
     Args:
-        energy: over labels in {0, 1}.
-        constraints: over the labels.
-        known: {0, 1, NaN}, known labels of a later call.
+        energy: an energy over labels in {0, 1}.
+        constraints: rules over the labels.
+        known: {0, 1, NaN}, the known labels of a later call.
 
     Raises:
-        TypeError: an energy over labels of several values.
-        ValueError: constraints of another number of labels; ``known`` of another shape or with other values.
+        TypeError: the energy has labels of more than two values.
+        ValueError: constraints over another number of labels; ``known`` of another shape than (batch,
+            labels), or with impossible values.
     """
     if isinstance(energy, SequentialEnergy):
         raise TypeError(f"energy: expected a kind with labels in {{0, 1}}, got {type(energy).__name__}")
     check_rules(energy, constraints, known)
     to = {"dtype": torch.float64, "device": energy.device}
-    # No rules are replaced by a rule that always holds.
+    # Without rules, take one rule that always holds.
     matrix = constraints.matrix if len(constraints.bounds) else np.zeros((1, energy.num_labels))
     bounds = constraints.bounds if len(constraints.bounds) else np.zeros(1)
     return RestrictedEnergy(energy, torch.tensor(matrix, **to), torch.tensor(bounds, **to))
@@ -179,10 +180,10 @@ class Part:
     """Labellings of an example that agree with fixed labels, decoded by the routine.
 
     Args:
-        row: the example.
+        row: the index of the example.
         fixed: (labels,) of {0, 1, NaN}.
         labels: (labels,), the best labelling of the part, allowed or not.
-        gain: the objective, or minus the loss.
+        gain: the objective; for losses, minus the loss.
         bound: no labelling of the part has a larger gain.
         broken: (inequalities,), whether ``labels`` break each inequality.
     """
@@ -199,14 +200,14 @@ class Part:
         return not self.broken.any()
 
     def halves(self, constraints: Constraints) -> np.ndarray:
-        """Return both values of the free label in most broken rules, as further fixed labels."""
+        """Split by the free label that is in most broken rules; return the fixed labels of both halves."""
         counts = constraints.involved(self.broken) * np.isnan(self.fixed)
         halves = np.stack([self.fixed, self.fixed])
         halves[:, counts.argmax()] = 0, 1
         return halves
 
     def without_best(self) -> np.ndarray:
-        """Return parts with all labellings of this part but ``labels``."""
+        """Return the fixed labels of parts with all labellings of this part except ``labels``."""
         free = np.isnan(self.fixed).nonzero()[0]
         parts = np.repeat(self.fixed[None], len(free), 0)
         for part, label in zip(range(len(free)), free, strict=True):
@@ -220,12 +221,12 @@ class Search:
     """State of one example's search.
 
     Attributes:
-        open: parts by bound, the largest first; the order of creation breaks ties.
-        found: allowed labellings, best first, each proven the best remaining labelling.
+        open: a heap of parts, the largest bound first; at ties the part that was created first.
+        found: allowed labellings, best first; each is proven to be the best of the remaining labellings.
         best: the best allowed labelling so far.
         is_limited: whether a limit was met, or a part's decoding left a gap.
         has_gap: whether a part's decoding left a gap.
-        last_bound: of the part that was split last.
+        last_bound: the bound of the part that was split last.
     """
 
     row: int
@@ -246,7 +247,7 @@ class Search:
             self.best = part
 
     def next_parts(self, constraints: Constraints, limit: int) -> np.ndarray:
-        """Return the parts to decode next, as fixed labels (parts, labels); none at the end."""
+        """Return the parts to decode next, as fixed labels (parts, labels); none if the search is over."""
         while self.open and len(self.found) < self.top_k:
             entry = heappop(self.open)
             part = entry[2]
@@ -270,7 +271,7 @@ class Search:
 
     @property
     def answers(self) -> list[Part]:
-        """Return the labellings found, or the best labelling so far at a limit."""
+        """Return the labellings found; if a limit left none, the best labelling so far."""
         if len(self.found) == self.top_k:
             return self.found
         assert self.best is not None
@@ -344,7 +345,7 @@ def _parts(
 def _complete(
     search: Search, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
 ) -> None:
-    """Refuse fewer labellings than requested; find an allowed labelling for an example without."""
+    """Raise ValueError for fewer labellings than requested; find one for an example that has none."""
     found = len(search.found)
     if not found and not search.is_limited:
         constraints.check(known, f"known[{search.row}]")
@@ -353,7 +354,7 @@ def _complete(
         if search.has_gap:
             what = "proven best by the decoder's own bound"
         raise ValueError(
-            f"top_k: expected at most {found}, the labellings of example {search.row} that are {what}, "
+            f"top_k: expected at most {found}, the number of labellings of example {search.row} {what}, "
             f"got {search.top_k}"
         )
     if search.best is None:
@@ -364,7 +365,7 @@ def _complete(
 def _dive(
     part: Part, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
 ) -> Part:
-    """Return an allowed labelling by the better half each time; at a dead end the nearest allowed one."""
+    """Keep the better half of the part until a labelling is allowed; at a dead end take the nearest."""
 
     def decoded(fixed: np.ndarray) -> list[Part]:
         rows = np.full(len(fixed), part.row)

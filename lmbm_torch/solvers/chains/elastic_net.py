@@ -1,4 +1,4 @@
-"""Likelihoods of chains with an elastic net: ½‖w‖² + λ‖w‖₁, by orthant-wise L-BFGS."""
+"""Likelihoods of chains with an elastic-net penalty ½‖w‖² + λ‖w‖₁, by orthant-wise L-BFGS."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from lmbm_torch.solvers.structural.linear import FlatState
 
 __all__: list[str] = []
 
-# Iterations between two estimates of the curvature, the cost of about two gradients each.
+# Number of iterations between two estimates of the curvature; an estimate costs about two gradients.
 ESTIMATED_EVERY = 20
 MOST_HALVINGS = 30
 
 
 @dataclass(frozen=True, eq=False)
 class ElasticNetState(FlatState):
-    """Weights of the least objective found, and a certificate.
+    """Weights with the least objective so far, and a certificate.
 
     Args:
         flat: the weights, many of them exactly 0.
         num_couplings, num_outputs: see :class:`~lmbm_torch.solvers.structural.lbfgs.DescentState`.
         objective: ½‖w‖² + λ‖w‖₁ + losses.
         slope: the norm of the least subgradient.
-        first_slope: the same at zero weights.
-        num_iters: iterations made.
-        gained: decrease of the objective by the last iteration.
+        first_slope: the norm of the least subgradient at zero weights.
+        num_iters: the number of iterations made.
+        gained: the decrease of the objective in the last iteration.
     """
 
     flat: np.ndarray
@@ -54,7 +54,7 @@ class ElasticNetState(FlatState):
 
     @property
     def relative_gradient(self) -> float:
-        """Return the norm of the least subgradient relative to zero weights."""
+        """Return the norm of the least subgradient, relative to the norm at zero weights."""
         return self.slope / max(self.first_slope, TINY)
 
     @property
@@ -66,17 +66,17 @@ class ElasticNetState(FlatState):
 def solve(problem: LikelihoodProblem, penalty: float, *, tol: float, max_iter: int) -> ElasticNetState:
     """Minimise the problem's objective plus ``penalty`` ‖w‖₁ by orthant-wise L-BFGS.
 
-    Source: Andrew and Gao, 2007. A step keeps to the orthant in which the least subgradient points downhill:
+    Source: Andrew and Gao, 2007. A step stays in the orthant to which the negative least subgradient points:
     there the absolute values are linear.
 
     Args:
-        problem: ½‖w‖² and the losses.
+        problem: the problem with ½‖w‖² and the losses.
         penalty: λ > 0.
         tol: the solver ends at this relative norm of the least subgradient and relative gain of a step.
-        max_iter: the most iterations.
+        max_iter: the largest number of iterations.
 
     Raises:
-        ValueError: a penalty that is not a number above 0; no iteration.
+        ValueError: ``penalty`` is not a number above 0; ``max_iter`` is below 1.
     """
     check_positive("penalty", penalty)
     check_count("max_iter", max_iter)

@@ -1,4 +1,4 @@
-"""Expectation maximisation for chains with hidden labels: the likelihood climbs to a local optimum."""
+"""Expectation maximisation for chains with hidden labels, which ends at a local optimum of the likelihood."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Maximise = Callable[[Tensor, Tensor], None]
 
 @dataclass(frozen=True)
 class ExpectationProblem:
-    """A model of chains with hidden labels; the caller owns the model and the parameters.
+    """A model of chains with hidden labels; the caller keeps the model and its parameters.
 
     Args:
-        energy: returns the chains' energy at the current parameters, with log P(x, y) as score; all chains
-            share the transitions.
-        maximise: sets the parameters to the most probable ones for expected labels.
-        log_prior: returns the log prior of the current parameters.
+        energy: function that returns the chains' energy at the current parameters, with log P(x, y) as score;
+            all chains share the transitions.
+        maximise: function that sets the parameters to the most probable ones, given expected labels.
+        log_prior: function that returns the log prior of the current parameters.
     """
 
     energy: Callable[[], ChainEnergy]
@@ -39,8 +39,8 @@ class ExpectationState(SolverState):
 
     Args:
         objective: log-likelihood plus log prior before the last step; −∞ before the first step.
-        gain: increase of the objective by the step before.
-        num_iters: steps made so far.
+        gain: the increase of the objective in the previous step.
+        num_iters: the number of steps made so far.
     """
 
     objective: float
@@ -55,10 +55,10 @@ class ExpectationState(SolverState):
 
 
 def init(problem: ExpectationProblem, *, generator: torch.Generator | None = None) -> ExpectationState:
-    """Set the parameters to a fit of random labels: identical states would stay identical.
+    """Fit the parameters to random labels, since states that are identical at the start would stay identical.
 
     Args:
-        problem: only the shapes of the chains matter here.
+        problem: the problem, of which only the shapes of the chains matter here.
         generator: source of randomness, on the chains' device; by default torch's own.
     """
     chains = problem.energy()
@@ -69,16 +69,16 @@ def init(problem: ExpectationProblem, *, generator: torch.Generator | None = Non
 
 
 def update(problem: ExpectationProblem, state: ExpectationState) -> ExpectationState:
-    """Run one step: expected labels at the current parameters, then the most probable parameters.
+    """Make one step: compute expected labels at the current parameters, then the most probable parameters.
 
     Raises:
-        ValueError: chains with different transitions.
+        ValueError: chains have different transitions.
     """
     chains = problem.energy()
     if chains.transition.ndim != 2:
-        raise ValueError("energy: expected transitions that all chains share, got some of their own")
+        raise ValueError("energy: expected transitions that all chains share, got transitions for each chain")
     unary, transition = chains.unary.detach().requires_grad_(), chains.transition.detach().requires_grad_()
-    # The gradient gives the expectations without the marginals of every step.
+    # By the gradient, which gives the expectations without marginals of every step in memory.
     with torch.enable_grad():
         log_likelihood = chain_dp.log_partition(replace(chains, unary=unary, transition=transition)).sum()
         nodes, steps = torch.autograd.grad(

@@ -3,8 +3,8 @@
 Source: Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional
 random fields and max-margin Markov networks", JMLR 2008. The distribution over a chain's labellings is stored
 as log-potentials. A step adds the rate times the dual's gradient, loss + score; the distribution remains a
-chain, with marginals by forward–backward. Every chain has a separate rate, halved after a step that would
-lower the dual and increased otherwise. No mass reaches zero, so the last digits of the gap converge slowly:
+chain, with marginals by forward–backward. Every chain has its own rate, which is halved if a step would lower
+the dual, and increased otherwise. No probability becomes zero, so the last digits of the gap converge slowly:
 for a tight gap use :mod:`~lmbm_torch.solvers.chains.smo`.
 """
 
@@ -20,21 +20,21 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState
 from lmbm_torch.solvers.chains.kernel_problem import limits as limits
 
-# Log-odds of the truth at the start; all mass on the truth is the optimum at zero weights, but not an
+# Log-odds of the truth at the start. All mass on the truth would be the optimum at zero weights, but is no
 # interior point.
 FIRST_ODDS = 4.0
 
 
 @dataclass(frozen=True, eq=False)
 class ExponentiatedState(ChainState):
-    """Marginals, and the log-potentials behind the marginals.
+    """Marginals, and the log-potentials that give the marginals.
 
     Args:
         log_nodes: (positions, states), unnormalised log-potentials.
         log_pairs: (chains, states, states), unnormalised log-potentials.
         nodes: (positions, states), P(y_t).
         pairs: (chains, states, states), Σ_t P(y_t, y_{t+1}).
-        rates: (chains,), step sizes.
+        rates: (chains,), the step size of each chain.
     """
 
     log_nodes: np.ndarray
@@ -48,7 +48,7 @@ def init(problem: ChainKernelProblem) -> ExponentiatedState:
     """Return the state of independent labels, with most of the mass on the truth.
 
     Raises:
-        ValueError: a problem of which only some steps are allowed.
+        ValueError: the problem forbids some steps.
     """
     problem.check_unrestricted()
     states = problem.num_states
@@ -64,10 +64,10 @@ def init(problem: ChainKernelProblem) -> ExponentiatedState:
 def update(
     problem: ChainKernelProblem, state: ExponentiatedState, *, num_iters: int = PASSES_AT_ONCE, seed: int = 0
 ) -> ExponentiatedState:
-    """Run ``num_iters`` passes over all chains, in orders drawn from the seed.
+    """Make ``num_iters`` passes over all chains, in orders drawn from the seed.
 
     Raises:
-        ValueError: a state of another problem, ``num_iters`` below one.
+        ValueError: the state is of another problem, or ``num_iters`` is below one.
     """
     check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)

@@ -1,9 +1,10 @@
-"""The multi-class SVM with biases outside of the penalty, as in libsvm, to a certified gap.
+"""The multi-class SVM with biases that are not penalised, as in libsvm, to a certified gap.
 
-Free biases ask of the dual that Σ_l C_l (truth_l − μ_l) = 0. The method of multipliers penalises the sum and
-moves the biases along the sum (Rockafellar 1976): each step is an SVM whose biases are drawn to the last
-biases, solved by the loop of :mod:`~lmbm_torch.solvers.chains.multi_class` with κ added to the kernel. For
-quadratic programmes finitely many steps are enough. A certificate moves the rest of the sum between classes.
+With free biases the dual has the constraint Σ_l C_l (truth_l − μ_l) = 0. The method of multipliers penalises
+this sum and moves the biases along it (Rockafellar 1976): each step is an SVM whose biases are pulled towards
+the last biases, solved as in :mod:`~lmbm_torch.solvers.chains.multi_class` with κ added to the kernel. For
+quadratic programmes finitely many steps are enough. For a certificate, the rest of the sum is moved between
+classes.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from lmbm_torch.solvers.chains.multi_class import PASSES_AT_ONCE
 from lmbm_torch.solvers.chains.multi_class import limits as limits
 from lmbm_torch.solvers.chains.smo import FactoredState
 
-# Of the mean kernel value k(x, x): κ. On 600 to 1,800 of scikit-learn's digits ten times as much takes two
-# to twelve times as many passes.
+# κ, as a multiple of the mean kernel value k(x, x). On 600 to 1,800 of scikit-learn's digits, a ten times
+# larger κ takes two to twelve times as many passes.
 PULL = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class FreeBiasState(FactoredState):
-    """A state of feasible marginals, with the biases.
+    """A state with feasible marginals and biases.
 
     Args:
         bias: (states,), sums to 0.
@@ -38,10 +39,10 @@ class FreeBiasState(FactoredState):
 
 
 def init(problem: ChainKernelProblem) -> FreeBiasState:
-    """Return the state at zero weights and biases: all mass lies with the truth.
+    """Return the state at zero weights and biases: all mass is on the truth.
 
     Raises:
-        ValueError: chains of several positions.
+        ValueError: a chain has several positions.
     """
     return FreeBiasState(**vars(multi_class.init(problem)), bias=np.zeros(problem.num_states))
 
@@ -54,13 +55,13 @@ def update(
     tol: float = 1e-9,
     seed: int = 0,
 ) -> FreeBiasState:
-    """Run up to ``num_iters`` passes with biases drawn to those of the state, and certify what is found.
+    """Make up to ``num_iters`` passes with biases pulled towards the state's biases, and certify the result.
 
     Args:
         num_iters, tol, seed: see :func:`multi_class.update <lmbm_torch.solvers.chains.multi_class.update>`.
 
     Raises:
-        ValueError: a state of another problem, ``num_iters`` below one, ``tol`` not above zero.
+        ValueError: the state is of another problem; ``num_iters`` is below one; ``tol`` is not above zero.
     """
     check_count("num_iters", num_iters)
     check_positive("tol", tol)
@@ -69,7 +70,7 @@ def update(
     drawn = int(np.random.default_rng((seed, state.num_iters)).integers(2**31))
     nodes, penalised = state.nodes.copy(), replace(problem, gram=problem.gram + pull)
     backend = kernels("dual.multi_class")
-    # The loop adds changes to the scores, so the biases stay part of the scores.
+    # The loop only adds changes to the scores, so biases that are added here stay part of the scores.
     scores = np.ascontiguousarray((state.scores + state.bias).T)
     made = backend.ascend(penalised, nodes, scores, tol / 2, num_iters, drawn)
     bias = state.bias + pull * problem.coef(nodes).sum(0)
@@ -79,7 +80,7 @@ def update(
 def _certified(
     problem: ChainKernelProblem, nodes: np.ndarray, bias: np.ndarray, num_iters: int
 ) -> FreeBiasState:
-    """Return the state of the nearest feasible marginals, with both values computed anew."""
+    """Return the state of the nearest feasible marginals, with both values computed again."""
     wrong = 1 - problem.truth
     fields = problem.gram @ problem.coef(nodes) + bias + wrong
     nodes = _balanced(problem, nodes, fields)
@@ -87,7 +88,7 @@ def _certified(
     fields = certificate.scores + bias + wrong
     hinge = fields.max(1) - fields[np.arange(len(fields)), problem.labels]
     gain = problem.upper @ (nodes * wrong).sum(1)
-    # ½‖w‖² is what the dual value lacks.
+    # The dual value is the gain minus ½‖w‖².
     primal = gain - certificate.dual + problem.upper @ hinge
     parts = {**vars(certificate), "primal": float(primal)}
     pairs = sparse.csr_array((0, problem.num_states**2))
@@ -95,7 +96,7 @@ def _certified(
 
 
 def _balanced(problem: ChainKernelProblem, nodes: np.ndarray, fields: np.ndarray) -> np.ndarray:
-    """Return the marginals with mass moved between classes, where least is lost, until the sums are zero."""
+    """Move mass between classes, where the dual loses least, until the sums are zero."""
     nodes, left = nodes.copy(), problem.coef(nodes).sum(0)
     for _ in range(problem.num_states - 1):
         source, target = int(left.argmin()), int(left.argmax())

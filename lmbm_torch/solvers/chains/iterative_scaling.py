@@ -1,13 +1,13 @@
-"""Iterative scaling, the first training method of conditional random fields.
+"""Iterative scaling, the training method of the first paper on conditional random fields.
 
 Source: Lafferty, McCallum and Pereira, "Conditional random fields", ICML 2001, Algorithm S, after Darroch and
 Ratcliff (1972); max_margin_markov_networks_survey_2003, section 4.2. A pass multiplies e^w of each feature by
 
     (observed count / expected count)^(1/S),
 
-with S the largest total count of any chain, and never lowers the likelihood. Features are counts; no
-regularisation. Hundreds of passes are needed where L-BFGS (:mod:`~lmbm_torch.solvers.structural.lbfgs`) needs
-tens of iterations.
+with S the largest total count of any chain, and never lowers the likelihood. Features must be counts; there
+is no regularisation. Hundreds of passes are needed where L-BFGS (:mod:`~lmbm_torch.solvers.structural.lbfgs`)
+needs tens of iterations.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class ScalingState(FlatState):
     """Weights, and the counts that measure the distance from the optimum.
 
     Args:
-        flat: the weights; 0 for features absent from the model, never seen with a state.
-        num_couplings: number of the last weights.
-        num_outputs: S.
+        flat: the weights; 0 for pairs of feature and state that never occur, which are no part of the model.
+        num_couplings: the number of couplings, which are the last weights.
+        num_outputs: the number of states.
         loss: −Σ_x C_x log p(y_x | x).
-        observed: counts of the model's features under the labels.
-        expected: counts of the model's features under the model.
+        observed: the counts of the model's features in the labels.
+        expected: the expected counts of the model's features.
         num_iters: passes made so far.
     """
 
@@ -46,7 +46,7 @@ class ScalingState(FlatState):
 
     @property
     def gap(self) -> float:
-        """Return Σ |observed − expected| / Σ observed, 0 only at the largest likelihood."""
+        """Return Σ |observed − expected| / Σ observed, which is 0 only at the largest likelihood."""
         return float(np.abs(self.observed - self.expected).sum() / self.observed.sum())
 
 
@@ -54,12 +54,12 @@ def init(problem: LikelihoodProblem) -> ScalingState:
     """Return the state at zero weights; the problem's ½‖w‖² is ignored.
 
     Raises:
-        ValueError: negative features.
+        ValueError: a feature is negative.
     """
     features: Any = problem.features
     values = features.data if sparse.issparse(features) else features
     if len(values) and float(np.min(values)) < 0:
-        raise ValueError(f"features: expected counts, at least 0, got {float(np.min(values))}")
+        raise ValueError(f"features: expected counts of at least 0, got {float(np.min(values))}")
     flat = np.zeros(problem.num_weights)
     return _state(problem, flat, _observed(problem), 0)
 
@@ -68,7 +68,7 @@ def update(problem: LikelihoodProblem, state: ScalingState) -> ScalingState:
     """Run one pass over all chains."""
     flat = state.flat.copy()
     occurs = state.observed > 0
-    # Zero only after underflow.
+    # The maximum avoids a division by zero after underflow.
     expected = np.maximum(state.expected[occurs], np.finfo(np.float64).tiny)
     flat[occurs] += np.log(state.observed[occurs] / expected) / _largest_total(problem)
     return _state(problem, flat, state.observed, state.num_iters + 1)
@@ -83,7 +83,7 @@ def _state(problem: LikelihoodProblem, flat: np.ndarray, observed: np.ndarray, p
 
 
 def _observed(problem: LikelihoodProblem) -> np.ndarray:
-    """Count every feature under the labels, each chain by weight; flat."""
+    """Return the counts of every feature in the labels, weighted by chain, as a flat vector."""
     truth, steps = problem.truth, problem.step_starts
     often = problem.upper[problem.chain][:, None] * truth
     pairs = truth[steps].T @ often[steps + 1]

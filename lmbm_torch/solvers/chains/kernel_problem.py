@@ -1,4 +1,4 @@
-"""Max-margin Markov networks of chains with a kernel: the factored dual in terms of inner products."""
+"""Max-margin Markov networks of chains with a kernel: the factored dual, written with kernel values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmbm_torch.solvers.base import Certified, SolverState, at_most
 from lmbm_torch.solvers.chains.problems import AllowedSteps, LabelledChains, best_labels
 from lmbm_torch.solvers.gram import asymmetry
 
-# Passes between two certificates; a certificate costs about ten passes.
+# Number of passes between two certificates; a certificate costs about ten passes.
 PASSES_AT_ONCE = 10
 
 limits = at_most(PASSES_AT_ONCE)
@@ -52,24 +52,25 @@ class ChainKernelProblem(LabelledChains):
 
         max_μ Σ_x C_x Σ_t (1 − μ_t(truth_t)) − ½‖w‖²,  w = Σ_x C_x Σ_t (e_truth − μ_t) ⊗ φ(x_t), transitions,
 
-    where μ of a chain are the node and edge marginals of a distribution over labellings. Edges sum to the
-    nodes at both ends: (40) and (41) print one of the two constraints, a relaxation with another value. The
-    mass C/n of (41) is 1 here, with a separate factor C_x. Inputs enter by kernel values alone; transitions
-    have explicit weights. A constant feature is a constant added to the kernel.
+    where μ of a chain are the node and edge marginals of a distribution over labellings. Edge marginals sum
+    to the node marginals at both ends; (40) and (41) print only one of these two constraints, which is a
+    relaxation with another value. The mass C/n of (41) is 1 here, with a separate factor C_x. Inputs enter
+    only by kernel values; transitions have explicit weights. A constant added to the kernel acts as a
+    constant feature.
 
     Args:
         gram: (positions, positions), symmetric and positive semidefinite (not checked).
         labels: (positions,), states.
         start: (chains + 1,), first position of each chain.
-        num_states: S.
-        C: the losses' weight in ½‖w‖² + Σ_x C_x hinge_x.
+        num_states: the number of states.
+        C: the weight of the losses in ½‖w‖² + Σ_x C_x hinge_x.
         sample_weight: (chains,), multiplies C.
-        coupling_penalty: η > 0, multiplies the transitions' squares.
-        allowed: the steps allowed in labellings, the true ones included; all if None.
+        coupling_penalty: η > 0, multiplies the squares of the transitions.
+        allowed: the allowed steps, which must include the true steps; None if all steps are allowed.
 
     Raises:
-        ValueError: wrong shapes, kernel values not finite or asymmetric, labels outside the states, chains
-            without a position, settings not above zero.
+        ValueError: a shape is wrong; kernel values are not finite or not symmetric; a label is no state; a
+            chain has no position; a setting is not above zero.
     """
 
     gram: np.ndarray
@@ -95,13 +96,13 @@ class ChainKernelProblem(LabelledChains):
 
     @property
     def has_single_positions(self) -> bool:
-        """Return whether every chain has one position, so transitions are irrelevant."""
+        """Return whether every chain has only one position, so that there are no transitions."""
         return len(self.labels) == len(self.upper)
 
     def check_unrestricted(self) -> None:
-        """Raise ValueError for a problem of which only some steps are allowed; SMO takes such problems."""
+        """Raise ValueError if the problem forbids some steps; only :mod:`~.smo` takes such problems."""
         if self.allowed is not None:
-            raise ValueError("problem: expected one in which every step is allowed, for solvers but smo")
+            raise ValueError("problem: expected that all steps are allowed, got forbidden steps; use smo")
 
     def coef(self, nodes: np.ndarray) -> np.ndarray:
         """Return C_x (truth − μ), (positions, states), the coefficients of the kernel values."""
@@ -119,7 +120,7 @@ class ChainKernelProblem(LabelledChains):
         return (seen - pairs) / self.coupling_penalty
 
     def certify(self, nodes: np.ndarray, pairs: np.ndarray) -> Certificate:
-        """Compute both values at given marginals anew, from all kernel values.
+        """Compute both values at given marginals from all kernel values.
 
         Args:
             nodes: (positions, states).
@@ -134,9 +135,9 @@ class ChainKernelProblem(LabelledChains):
         return Certificate(scores, transition, float(0.5 * square + self.upper @ hinge), float(dual))
 
     def _best(self, fields: np.ndarray, transition: np.ndarray) -> np.ndarray:
-        """Return the score of the best labelling minus the truth's, (chains,)."""
+        """Return the score of the best labelling minus the score of the truth, (chains,)."""
         fields, transition = self.forbidding(fields, transition)
         if self.has_single_positions:
-            # Avoids compiling a further kernel for small tables.
+            # Without a kernel, so that none must be compiled for small tables.
             return fields.max(1) - fields[np.arange(len(fields)), self.labels]
         return best_labels(fields, transition, self.lengths, self.labels)[1]

@@ -1,4 +1,4 @@
-"""Chains with scores linear in features: likelihoods, and margins of long chains."""
+"""Problems of chains whose scores are linear in features: likelihoods, and margins of long chains."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from lmbm_torch.solvers.networks.problems import Features, feature_rows
 from lmbm_torch.solvers.structural.linear import Curvature, LinearOutputs
 from lmbm_torch.solvers.structural.smoothing import MarginProblem
 
-# Blocks of about equally many positions, shared by threads.
+# Number of blocks of chains, with about equally many positions, that threads compute.
 BLOCKS = 8
 
 
 def likelihoods(
     scores: np.ndarray, transition: np.ndarray, start: np.ndarray, labels: np.ndarray, upper: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return Σ_x C_x (log Σ_y exp score(y) − score(y_x)), with gradients by scores and by transitions.
+    """Return Σ_x C_x (log Σ_y exp score(y) − score(y_x)), with gradients in scores and transitions.
 
     Args:
         scores: (positions, states), ``FORBIDDEN`` for labels that are not allowed.
         transition: (states, states), ``FORBIDDEN`` for steps that are not allowed.
-        start: (chains + 1,).
-        labels: (positions,), allowed ones.
+        start: (chains + 1,), first position of each chain.
+        labels: (positions,), allowed labels.
         upper: (chains,), C_x.
     """
     backend = kernels("dual.chains")
-    # A fixed number of blocks, so sums do not depend on the number of threads.
+    # The number of blocks is fixed, so that sums do not depend on the number of threads.
     ends = np.searchsorted(start, np.linspace(0, len(scores), BLOCKS + 1))
     losses, errors = np.zeros(BLOCKS), np.empty_like(scores)
     pairs = np.zeros((BLOCKS, *transition.shape))
@@ -57,14 +57,14 @@ class LinearChains(LabelledChains, LinearOutputs):
         features: (positions, features), float32 or float64, dense or CSR, chain after chain.
         labels: (positions,), states.
         start: (chains + 1,), first position of each chain.
-        num_states: S.
-        C: the losses' weight.
+        num_states: the number of states.
+        C: the weight of the losses.
         sample_weight: (chains,), multiplies C.
-        allowed: the steps allowed in labellings, the true ones included; all if None.
+        allowed: the allowed steps, which must include the true steps; None if all steps are allowed.
 
     Raises:
-        ValueError: wrong shapes, labels outside the states, values not finite, C not above zero.
-        TypeError: features neither float32 nor float64.
+        ValueError: a shape is wrong; a label is no state; a value is not finite; C is not above zero.
+        TypeError: features are neither float32 nor float64.
     """
 
     features: Features
@@ -93,13 +93,13 @@ class LinearChains(LabelledChains, LinearOutputs):
         return self.couplings(flat).reshape(self.num_states, -1)
 
     def losses(self, scores: np.ndarray, transition: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return Σ_x C_x (log Σ_y exp score(y) − score(y_x)), with gradients by scores and by transitions."""
+        """Return Σ_x C_x (log Σ_y exp score(y) − score(y_x)), with gradients in scores and transitions."""
         return likelihoods(*self.forbidding(scores, transition), self.start, self.labels, self.upper)
 
     def curvature_of(self, errors: np.ndarray, pairs: np.ndarray, coupling_penalty: float = 1.0) -> Curvature:
-        """Estimate the Hessian of ½‖w‖² and the losses from the gradients by scores and transitions.
+        """Estimate the Hessian of ½‖w‖² plus the losses from the gradients in scores and transitions.
 
-        Positions are treated as independent; a pair is uncertain if either position is.
+        The estimate treats positions as independent, and a pair as uncertain if one position is uncertain.
         """
         variances = np.abs(errors)
         variances -= variances * (variances / np.maximum(self._position_weights, TINY)[:, None])
@@ -144,14 +144,14 @@ class LikelihoodProblem(LinearChains):
 class PartialLikelihoodProblem(LikelihoodProblem):
     """min_w ½‖w‖² − Σ_x C_x log p(labels of x are allowed | x): the likelihood of partly labelled chains.
 
-    The loss is log Σ_y exp(score(y)) less the same sum over the allowed labellings, and not convex. Arguments
-    of :class:`LinearChains`, with an allowed labelling as ``labels``, and
+    The loss is log Σ_y exp(score(y)) minus the same log-sum over the allowed labellings; it is not convex.
+    Arguments: as :class:`LinearChains`, with an allowed labelling as ``labels``, and:
 
     Args:
         allowed_labels: (positions, states), true for each allowed label of a position.
 
     Raises:
-        ValueError: see :class:`LinearChains`; an array of another shape.
+        ValueError: see :class:`LinearChains`; ``allowed_labels`` has another shape.
     """
 
     allowed_labels: np.ndarray = None  # pyright: ignore[reportAssignmentType]  # behind fields with defaults
@@ -161,10 +161,10 @@ class PartialLikelihoodProblem(LikelihoodProblem):
         check_shape("allowed_labels", self.allowed_labels, len(self.labels), self.num_states)
 
     def losses(self, scores: np.ndarray, transition: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return the losses with gradients by scores and by transitions."""
+        """Return the losses, with gradients in scores and transitions."""
         scores, transition = self.forbidding(scores, transition)
         loss, errors, pairs = likelihoods(scores, transition, self.start, self.labels, self.upper)
-        # Of a chain with a single allowed labelling the second sum is the score, subtracted already.
+        # If a chain has a single allowed labelling, the second sum is its score, which is already subtracted.
         are_open, rows = self._open
         some = np.where(self.allowed_labels[rows], scores[rows], FORBIDDEN)
         start = np.concatenate([[0], self.lengths[are_open].cumsum()])
@@ -174,7 +174,7 @@ class PartialLikelihoodProblem(LikelihoodProblem):
 
     @cached_property
     def _open(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the chains with several allowed labellings, and the positions of the chains."""
+        """Return the chains with several allowed labellings, and the positions of these chains."""
         are_open = np.add.reduceat(self.allowed_labels.sum(1) > 1, self.start[:-1]) > 0
         return np.flatnonzero(are_open), np.flatnonzero(np.repeat(are_open, self.lengths))
 
@@ -183,13 +183,14 @@ class PartialLikelihoodProblem(LikelihoodProblem):
 class ChainMargins(LinearChains, MarginProblem):
     """min_w ½‖w‖² + Σ_x C_x max_y [Hamming(y_x, y) + score(x, y) − score(x, y_x)], as by Frank–Wolfe.
 
-    For :mod:`~lmbm_torch.solvers.structural.smoothing`. Arguments of :class:`LinearChains`, and
+    The problem is for :mod:`~lmbm_torch.solvers.structural.smoothing`. Arguments: as :class:`LinearChains`,
+    and:
 
     Args:
-        coupling_penalty: η > 0, multiplies the transitions' squares.
+        coupling_penalty: η > 0, multiplies the squares of the transitions.
 
     Raises:
-        ValueError: see :class:`LinearChains`; a penalty not above zero.
+        ValueError: see :class:`LinearChains`; the penalty is not above zero.
     """
 
     coupling_penalty: float = 1.0
@@ -211,7 +212,7 @@ class ChainMargins(LinearChains, MarginProblem):
 
     def expected_loss(self, errors: np.ndarray) -> float:
         """Return the expected loss, see :meth:`MarginProblem.expected_loss`."""
-        # Entries of the true labels are −C (1 − marginal).
+        # The gradient's entries at true labels are −C (1 − marginal).
         return -float(errors[np.arange(len(errors)), self.labels].sum())
 
     def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:

@@ -21,19 +21,19 @@ from lmbm_torch.solvers.chains import smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.smo import FactoredState
 
-# Passes between two certificates; a certificate costs about one pass.
+# Number of passes between two certificates; a certificate costs about one pass.
 PASSES_AT_ONCE = 20
 
 
 def init(problem: ChainKernelProblem) -> FactoredState:
-    """Return the state at zero weights: all mass lies with the truth.
+    """Return the state at zero weights: all mass is on the truth.
 
     Raises:
-        ValueError: chains of several positions, or of which only some labels are allowed.
+        ValueError: a chain has several positions, or the problem forbids some labels.
     """
     problem.check_unrestricted()
     if not problem.has_single_positions:
-        raise ValueError(f"start: expected chains of one position, got one of {problem.lengths.max()}")
+        raise ValueError(f"start: expected chains of one position, got a chain of {problem.lengths.max()}")
     return smo.init(problem)
 
 
@@ -45,15 +45,15 @@ def update(
     tol: float = 1e-9,
     seed: int = 0,
 ) -> FactoredState:
-    """Run up to ``num_iters`` passes, each of as many visits as instances.
+    """Make up to ``num_iters`` passes; a pass makes as many visits as there are instances.
 
     Args:
-        num_iters: most passes.
-        tol: relative gap at which to stop.
-        seed: seed of the blocks and orders, combined with the number of passes made so far.
+        num_iters: the largest number of passes.
+        tol: the relative gap at which the passes end.
+        seed: the seed of blocks and orders; the number of passes made so far is added to the seed.
 
     Raises:
-        ValueError: a state of another problem, ``num_iters`` below one, ``tol`` not above zero.
+        ValueError: the state is of another problem; ``num_iters`` is below one; ``tol`` is not above zero.
     """
     check_count("num_iters", num_iters)
     check_positive("tol", tol)
@@ -62,7 +62,7 @@ def update(
     drawn = int(np.random.default_rng((seed, state.num_iters)).integers(2**31))
     backend = kernels("dual.multi_class")
     made = backend.ascend(problem, nodes, np.ascontiguousarray(state.scores.T), tol, num_iters, drawn)
-    # The last block may exceed the allowed passes a little.
+    # Capped, since the last block may exceed the allowed number of passes a little.
     return smo.certified(problem, nodes, state.pairs, state.num_iters + min(max(made, 1), num_iters))
 
 

@@ -1,4 +1,4 @@
-"""Problems of chains: max-margin Markov networks for Frank–Wolfe, and parts shared by all solvers."""
+"""Problems of chains: max-margin Markov networks for Frank–Wolfe, and parts that all solvers share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.networks.problems import Features, sample_weights
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, LossSettings, Maximisers, StructuralProblem
 
-# Log-potential of forbidden labels and steps: far below any score, with finite sums.
+# Log-potential of forbidden labels and steps: far below any score, but sums stay finite.
 FORBIDDEN = -1e30
 
 
@@ -24,7 +24,7 @@ class AllowedSteps(NamedTuple):
 
     Args:
         start: (states,).
-        steps: (states, states), row before and column after.
+        steps: (states, states), row: state before the step, column: state after the step.
         end: (states,).
     """
 
@@ -35,7 +35,7 @@ class AllowedSteps(NamedTuple):
     def forbid(
         self, scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray, value: float = FORBIDDEN
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores (positions, states) and the transitions with ``value`` where none is allowed."""
+        """Return the scores (positions, states) and the transitions, with ``value`` at forbidden ones."""
         ends, scores = lengths.cumsum(), scores.copy()
         scores[ends - lengths] = np.where(self.start, scores[ends - lengths], value)
         scores[ends - 1] = np.where(self.end, scores[ends - 1], value)
@@ -45,12 +45,12 @@ class AllowedSteps(NamedTuple):
 def allowed_labels(
     labels: np.ndarray, lengths: np.ndarray, allowed: AllowedSteps | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a labelling of each chain (positions,), and whether a labelling is allowed (chains,).
+    """Return an allowed labelling of each chain (positions,), and whether there is one (chains,).
 
     Args:
         labels: (positions, states), true for each allowed label of a position.
         lengths: (chains,).
-        allowed: the steps allowed; all if None.
+        allowed: the allowed steps; None if all steps are allowed.
     """
     scores, transition = np.where(labels, 0.0, -np.inf), np.zeros((labels.shape[1],) * 2)
     if allowed is not None:
@@ -77,14 +77,14 @@ def chain_problem(
         features: (positions, features), float32 or float64, dense or CSR, chain after chain.
         labels: (positions,), states.
         start: (chains + 1,), first position of each chain.
-        num_states: S.
-        allowed: the steps allowed in labellings, the true ones included; all if None.
+        num_states: the number of states.
+        allowed: the allowed steps, which must include the true steps; None if all steps are allowed.
         settings: see :class:`~lmbm_torch.solvers.structural.problems.LossSettings`.
 
     Raises:
-        ValueError: labels outside the states or of another shape; see also
+        ValueError: a label is no state, or ``labels`` have another shape; see also
             :meth:`StructuralProblem.from_rows`.
-        TypeError: features neither float32 nor float64.
+        TypeError: features are neither float32 nor float64.
     """
     labels = checked_states(labels, features.shape[0], num_states)  # pyright: ignore[reportOptionalSubscript]
     return StructuralProblem.from_rows(
@@ -101,7 +101,7 @@ def checked_states(labels: np.ndarray, positions: int, num_states: int) -> np.nd
     """Return labels as int64.
 
     Raises:
-        ValueError: labels of another shape, not integers, or outside the states.
+        ValueError: ``labels`` have another shape than (positions,), are no integers, or no states.
     """
     check_count("num_states", num_states)
     labels = np.asarray(labels)
@@ -124,13 +124,13 @@ class LabelledChains:
     allowed: AllowedSteps | None
 
     def forbidding(self, scores: np.ndarray, transition: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores (positions, states) and transitions, ``FORBIDDEN`` where not allowed."""
+        """Return scores (positions, states) and transitions, with ``FORBIDDEN`` for forbidden ones."""
         if self.allowed is None:
             return scores, transition
         return self.allowed.forbid(scores, transition, self.lengths)
 
     def _check(self, positions: int) -> None:
-        """Check the settings, and convert the labels and starts to arrays."""
+        """Check the settings, and convert ``labels`` and ``start`` to arrays."""
         check_positive("C", self.C)
         start = np.array(self.start, np.int64)
         if start.ndim != 1 or start[0] != 0 or start[-1] != positions or (np.diff(start) < 1).any():
@@ -167,8 +167,8 @@ class ChainOracle:
     Args:
         labels: (positions,), the true states.
         start: (chains + 1,).
-        num_states: S.
-        allowed: the steps allowed; all if None.
+        num_states: the number of states.
+        allowed: the allowed steps; None if all steps are allowed.
     """
 
     labels: np.ndarray
@@ -195,7 +195,7 @@ class ChainOracle:
         plane = np.repeat(np.arange(len(examples)), lengths)
         position = np.arange(len(plane)) - np.repeat(lengths.cumsum() - lengths, lengths)
         steps = np.flatnonzero(plane[1:] == plane[:-1])
-        # Unary entries first, then couplings, both counted from 0 in a plane's own range.
+        # In the range of each plane, unary entries come first, then couplings; both are counted from 0.
         width = int(lengths.max()) * size + size**2
         offset = width - size**2
         keys, values = [], []
@@ -219,7 +219,7 @@ class ChainOracle:
 def best_labels(
     scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray, truth: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each chain's labelling of largest score, and the score's excess over the truth's, (chains,).
+    """Return each chain's labelling of largest score, and the score minus the score of the truth, (chains,).
 
     Args:
         scores: (positions, states), chain after chain.
@@ -241,7 +241,7 @@ def best_labels(
 def _best_paths(
     scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each chain's labelling of largest score (positions,), and whether one is allowed (chains,)."""
+    """Return each chain's labelling of largest score (positions,), and whether it is allowed (chains,)."""
     labels, kernel = np.zeros(len(scores), np.int64), kernels("search.chains")
     first = lengths.cumsum() - lengths
     return labels, kernel.best_paths(scores, first, lengths, transition[None], (0, 0), labels)
@@ -253,7 +253,7 @@ def padded_chains(
     """Return concatenated chains, (positions, states), as a padded energy in float64.
 
     Args:
-        allowed: the steps allowed; all if None.
+        allowed: the allowed steps; None if all steps are allowed.
     """
     if allowed is not None:
         scores, transition = allowed.forbid(scores, transition, lengths, -np.inf)

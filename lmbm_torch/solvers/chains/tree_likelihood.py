@@ -1,10 +1,10 @@
-"""Conditional random fields of trees, linear or with a kernel, trained in the dual through marginals.
+"""Conditional random fields of trees, linear or with a kernel, trained in the dual over marginals.
 
     min_w ½‖w‖² + Σ_i C_i (−log p(y_i | x_i)),   max_μ −½‖w‖² + Σ_i C_i H(μ_i),
     w = Σ_i C_i (statistics of y_i − expected statistics under μ_i),
 
 where μ_i are the node and edge marginals of a distribution over a tree's labellings. The distribution has the
-tree's product form, so the entropy is Σ_edges H + Σ_nodes (1 − neighbours) H and the duality gap Σ_i C_i
+tree's product form, so the entropy is Σ_edges H + Σ_nodes (1 − neighbours) H, and the duality gap is Σ_i C_i
 KL(μ_i ‖ p_i) (dual_optimization_conditional_models_2006, Section 4.2, with the tree entropy in place of
 Equation 18). A chain is a tree.
 
@@ -31,14 +31,14 @@ from lmbm_torch.shapes import Float, Int
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.gram import Gram
 
-# D of Algorithm 1.
+# Number of pair steps in each visit: D in Algorithm 1.
 PAIR_STEPS = 10
-# Least probability, so logarithms stay finite after underflow.
+# Least probability, so that logarithms stay finite after underflow.
 _LEAST = 1e-300
 _HALVINGS = 40
-# Share of the largest possible move: some mass stays, so the entropy's slope is finite.
+# Largest share of the mass that a move takes: some mass must stay, so that the entropy's slope is finite.
 _NEARLY_ALL = 1 - 1e-9
-# Difference of two labellings' slopes below which no move gains.
+# Least difference of two labellings' slopes for a move; below, no move gains.
 _SETTLED = 1e-12
 
 
@@ -46,7 +46,7 @@ _SETTLED = 1e-12
 class TreeLikelihood:
     """The problem of trees, with the nodes of all trees concatenated.
 
-    score(y) = Σ_t ⟨w_{y_t}, φ(x_t)⟩ + Σ_t transition_{y_parent, y_t}, with transitions penalised like all
+    score(y) = Σ_t ⟨w_{y_t}, φ(x_t)⟩ + Σ_t transition_{y_parent, y_t}; transitions are penalised like all
     weights.
 
     Args:
@@ -55,11 +55,11 @@ class TreeLikelihood:
         parents: int64, the parent of each node, counted from the tree's first node; −1 for a root.
         sizes: int64, number of nodes of each tree, at least one.
         upper: C_i of each tree, float64, above zero.
-        num_states: S.
+        num_states: the number of states.
 
     Raises:
-        ValueError: sizes with a sum other than the number of nodes, parents behind a child, labels outside
-            the states, weights not above zero.
+        ValueError: ``sizes`` do not sum to the number of nodes; a parent comes after its child; a label is no
+            state; a weight is not above zero.
     """
 
     gram: Gram
@@ -77,12 +77,12 @@ class TreeLikelihood:
         total, smallest = int(self.sizes.sum()), int(self.sizes.min())
         if smallest < 1 or total != len(self.labels):
             raise ValueError(
-                f"sizes: expected at least 1 and {len(self.labels)} in all, got {smallest} and {total}"
+                f"sizes: expected at least 1 each, {len(self.labels)} in all, got {smallest} and {total}"
             )
         for tree, span in enumerate(self.spans):
             check_parents(f"parents of tree {tree}", self.parents[span])
         if not 0 <= int(self.labels.min()) <= int(self.labels.max()) < self.num_states:
-            raise ValueError(f"labels: expected 0 to {self.num_states - 1}, got others")
+            raise ValueError(f"labels: expected 0 to {self.num_states - 1}, got other labels")
         check_shape("upper", self.upper, len(self.sizes))
         check_finite("upper", self.upper)
         if bool((self.upper <= 0).any()):
@@ -97,7 +97,7 @@ class TreeLikelihood:
         upper: Float[Tensor, " chains"],
         num_states: int,
     ) -> TreeLikelihood:
-        """Return the problem of chains: each position is the parent of the next. Arguments: see the class."""
+        """Return the problem of chains, in which each position is the parent of the next; see the class."""
         parents = torch.cat([torch.arange(-1, length - 1, device="cpu") for length in lengths.tolist()])
         return cls(gram, labels, parents, lengths, upper, num_states)
 
@@ -110,7 +110,7 @@ class TreeLikelihood:
 
 @dataclass(frozen=True, eq=False)
 class TreeBelief:
-    """The marginals μ of a tree: nodes, and pairs of a node and the parent (0 at roots)."""
+    """The marginals μ of a tree: of nodes, and of pairs of a node and its parent (0 at roots)."""
 
     parents: Int[Tensor, " nodes"]
     nodes: Float[Tensor, "nodes states"]
@@ -149,12 +149,12 @@ class TreeBelief:
         return replace(self, nodes=self.nodes - other.nodes, edges=self.edges - other.edges)
 
     def moved(self, change: TreeBelief, share: float) -> TreeBelief:
-        """Return the marginals after a share of a change."""
+        """Return the marginals plus ``share`` of a change."""
         return replace(self, nodes=self.nodes + share * change.nodes, edges=self.edges + share * change.edges)
 
     @property
     def less_degree(self) -> Float[Tensor, "nodes 1"]:
-        """Return 1 − the number of neighbours, the coefficient of each node's entropy."""
+        """Return 1 minus the number of neighbours: the coefficient of each node's entropy."""
         of_children = self.parents[self.parents >= 0]
         degree = (
             (self.parents >= 0)
@@ -166,7 +166,7 @@ class TreeBelief:
 
 @dataclass(frozen=True, eq=False)
 class TreeDualState(SolverState):
-    """The dual variables, the weights, and both values.
+    """The dual variables, the weights, and the primal and dual values.
 
     Args:
         beliefs: μ of each tree.
@@ -174,7 +174,7 @@ class TreeDualState(SolverState):
         transition: weights of the transitions.
         primal: the objective at the weights of the duals.
         dual: the dual value, never above the optimum.
-        num_iters: passes over the trees, see :class:`~lmbm_torch.solvers.base.SolverState`.
+        num_iters: the number of passes over the trees, see :class:`~lmbm_torch.solvers.base.SolverState`.
     """
 
     beliefs: tuple[TreeBelief, ...]
@@ -187,7 +187,7 @@ class TreeDualState(SolverState):
 
 @dataclass(frozen=True, eq=False)
 class TreeBlock:
-    """A tree's share of the dual, as a function of the tree's marginals.
+    """The part of the dual that depends on one tree's marginals.
 
     Args:
         gram: kernel values among the nodes.
@@ -209,7 +209,7 @@ class TreeBlock:
         return TreeEnergy(self.unary[None], self.transition, self.current.parents)
 
     def score(self, change: TreeBelief) -> float:
-        """Return ⟨w, expected statistics under marginals or under a change of marginals⟩."""
+        """Return ⟨w, expected statistics⟩ for marginals, or for a change of marginals."""
         return float((self.unary * change.nodes).sum() + (self.transition * change.edges.sum(0)).sum())
 
     def square_norm(self, change: TreeBelief) -> float:
@@ -224,7 +224,7 @@ class TreeBlock:
         return step - 0.5 * self.upper**2 * self.square_norm(change)
 
     def best_share(self, change: TreeBelief, largest: float) -> float:
-        """Return the step along a change from μ_i with the largest dual; exact, under the tree's entropy."""
+        """Return the step length along a change from μ_i that gives the largest dual."""
         slope, curvature = self.score(change), self.upper * self.square_norm(change)
         nodes, edges = self.current.less_degree * change.nodes, change.edges
 
@@ -242,7 +242,7 @@ class TreeBlock:
         return found
 
     def after(self, belief: TreeBelief) -> TreeBlock:
-        """Return the block with new marginals of the tree."""
+        """Return the block after the tree's marginals have changed to ``belief``."""
         change = belief - self.current
         unary = self.unary - self.upper * (self.gram @ change.nodes)
         transition = self.transition - self.upper * change.edges.sum(0)
@@ -260,10 +260,10 @@ def line_search_step(block: TreeBlock) -> TreeBelief:
 
 
 def pair_step(block: TreeBlock) -> TreeBelief:
-    """Run Algorithm 1: ``PAIR_STEPS`` moves of mass between the most violating pair of labellings.
+    """Make ``PAIR_STEPS`` moves of mass, each between the most violating pair of labellings (Algorithm 1).
 
-    The slope of a labelling is the score − log μ_i(y), so dynamic programming finds both labellings of the
-    pair. The most mass a labelling can give is the least marginal along the labelling.
+    The slope of a labelling is score(y) − log μ_i(y), so dynamic programming finds both labellings of the
+    pair. A labelling can give at most the least marginal along it.
     """
     for _ in range(PAIR_STEPS):
         current = block.current
@@ -284,7 +284,7 @@ def pair_step(block: TreeBlock) -> TreeBelief:
 
 
 def exponentiated_step(block: TreeBlock) -> TreeBelief:
-    """Return μ_i^{1−η} p_i^η, normalised, with the first η of 1, ½, ¼ … at which the dual climbs.
+    """Return μ_i^{1−η} p_i^η, normalised, with the first η of 1, ½, ¼ … for which the dual grows.
 
     Source: Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional
     random fields and max-margin Markov networks", JMLR 9, 2008.
@@ -314,14 +314,14 @@ def init(problem: TreeLikelihood) -> TreeDualState:
 def update(
     problem: TreeLikelihood, state: TreeDualState, *, step: Step = line_search_step, seed: int = 0
 ) -> TreeDualState:
-    """Run one pass over all trees in random order, then compute primal and dual objective anew.
+    """Make one pass over all trees in random order, then compute the primal and dual values again.
 
     Args:
         step: :func:`line_search_step`, :func:`pair_step` or :func:`exponentiated_step`.
         seed: seed of the order of the trees.
 
     Raises:
-        ValueError: ``state.coef`` has not the shape of the problem.
+        ValueError: ``state.coef`` has another shape than the problem.
     """
     check_shape("state.coef", state.coef, len(problem.labels), problem.num_states)
     beliefs, spans = list(state.beliefs), problem.spans
@@ -337,7 +337,7 @@ def update(
 
 
 def _certified(problem: TreeLikelihood, beliefs: tuple[TreeBelief, ...], num_iters: int) -> TreeDualState:
-    """Compute both values at the duals anew, from all kernel values."""
+    """Compute both values at the duals from all kernel values."""
     states, spans = problem.num_states, problem.spans
     coef = torch.empty(len(problem.labels), states, dtype=torch.float64, device="cpu")
     transition = torch.zeros(states, states, dtype=torch.float64, device="cpu")

@@ -4,9 +4,9 @@ With K = L Lᵀ the problem is multinomial logistic regression on the rows of L,
 
     min_W ½‖W‖² + Σ_i C_i (logsumexp_y (L W)_iy − Σ_y t_iy (L W)_iy),
 
-with as many dimensions as the rank of K. With heavy losses and few dimensions all dual variables depend on
-each other, and coordinate steps are slow. Newton steps, by conjugate gradients preconditioned with every
-class's own Hessian, are not affected. The predicted distributions are dual variables
+with as many dimensions as the rank of K. With a large C and few dimensions all dual variables depend on each
+other, and coordinate steps are slow. Newton steps are not: they use conjugate gradients with the Hessian of
+each class as preconditioner. The predicted distributions are dual variables
 (dual_optimization_conditional_models_2006, Equation 25), with a duality gap computed from the whole kernel.
 """
 
@@ -20,16 +20,16 @@ from torch import Tensor
 from lmbm_torch.shapes import Float
 from lmbm_torch.solvers.gram import Gram
 
-# Newton steps a problem is expected to take, and the most multiplications of a step, which also bound the
+# Expected number of Newton steps, and the largest number of multiplications of a step, which also limits
 # memory.
 STEPS_EXPECTED = 20
 MOST_WORK = 1e10
 ROWS_AT_ONCE = 256
 NEWTON_STEPS = 60
 CONJUGATE_STEPS = 200
-# Share of the initial squared gradient at which to stop, the limit of double precision.
+# The method ends at this share of the initial squared gradient, the limit of double precision.
 SOLVED = 1e-20
-# Least share of the gain promised by the slope.
+# Least share of the gain that the slope promises.
 ENOUGH = 1e-4
 SHORTEST_STEP = 1e-8
 
@@ -49,7 +49,7 @@ def low_rank_factor(gram: Gram, max_rank: int) -> Float[Tensor, "instances rank"
     Every row of the kernel is read once for the diagonal, and the rows of the pivots again.
 
     Returns:
-        L in float64; None for a rank above ``max_rank``.
+        L in float64; None if the rank is above ``max_rank``.
     """
     num_instances = gram.num_instances
     blocks = [slice(first, first + ROWS_AT_ONCE) for first in range(0, num_instances, ROWS_AT_ONCE)]
@@ -81,7 +81,7 @@ def maximise(
         targets: t.
         upper: C.
     """
-    # For large C, the weights of duals far from the optimum are a worse start than zero weights.
+    # Start at zero: for large C, the weights of duals far from the optimum are a worse start.
     weights = factor.new_zeros(factor.shape[1], targets.shape[1])
     value, scores = _value(factor, targets, upper, weights)
     first = None
@@ -150,7 +150,7 @@ def _preconditioner(factor: Tensor, upper: Tensor, model: Tensor) -> Callable[[T
     hessians = torch.stack(blocks)
     lower, failed = torch.linalg.cholesky_ex(hessians)
     if failed.any():
-        # Next to enormous weights the identity is lost in round-off; any positive definite matrix works.
+        # With extremely large weights the identity vanishes by round-off; any positive definite matrix works.
         round_off = 10 * len(identity) * torch.finfo(identity.dtype).eps
         largest = hessians.diagonal(dim1=-2, dim2=-1).amax(-1)
         lower = torch.linalg.cholesky(hessians + round_off * largest[:, None, None] * identity)

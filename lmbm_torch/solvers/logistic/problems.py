@@ -1,4 +1,4 @@
-"""Problems of kernel logistic regression: kernel values, targets, losses' weights."""
+"""Problems of kernel logistic regression: kernel values, targets and weights of the losses."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class MulticlassProblem:
         upper: C_i of each instance, float64, above zero.
 
     Raises:
-        ValueError: another shape, targets with negative entries or sums other than one, weights not above
-            zero.
+        ValueError: a shape is wrong; targets have negative entries or do not sum to one; a weight is not
+            above zero.
     """
 
     gram: Gram
@@ -38,7 +38,7 @@ class MulticlassProblem:
         check_shape("targets", self.targets, self.gram.num_instances, None)
 
     def rows(self, index: Int[Tensor, " block"] | slice) -> Float[Tensor, "block instances"]:
-        """Return the kernel values of a block's instances with all."""
+        """Return the kernel values of a block's instances with all instances."""
         return self.gram.rows(index)
 
     def scores(
@@ -65,7 +65,7 @@ class JointProblem:
         upper: see :class:`MulticlassProblem`.
 
     Raises:
-        ValueError: see :class:`MulticlassProblem`; kernel values not finite or asymmetric.
+        ValueError: see :class:`MulticlassProblem`; kernel values are not finite or not symmetric.
     """
 
     matrix: Float[Tensor, "instances classes instances classes"]
@@ -81,7 +81,7 @@ class JointProblem:
             raise ValueError(f"matrix: expected a symmetric matrix, got differences of up to {largest}")
 
     def rows(self, index: Int[Tensor, " block"] | slice) -> Float[Tensor, "block classes instances classes"]:
-        """Return the kernel values of a block's instances with all."""
+        """Return the kernel values of a block's instances with all instances."""
         return self.matrix[index]
 
     def scores(

@@ -2,13 +2,13 @@
 
 The dual variables of an instance are a distribution α_i over the classes. With w = Σ_i C_i Σ_y (t_iy − α_iy)
 φ(x_i, y) the dual is −½‖w‖² + Σ_i C_i H(α_i), and the duality gap is Σ_i C_i KL(α_i ‖ p(· | x_i)), where p is
-the prediction of the model with weights w (dual_optimization_conditional_models_2006, Equation 5 with its
-constant, times C = 1/λ, and Equation 25).
+the prediction of the model with weights w (dual_optimization_conditional_models_2006, Equation 25, and
+Equation 5 with its constant, times C = 1/λ).
 
-The kernel is read in blocks of instances, each against all instances in one matrix product. Inside a block
-instances take turns, with scores updated after every visit. With a multi-class kernel a visit maximises over
-the instance's whole distribution; with any joint kernel over two classes at a time, as in the paper. If many
-passes leave a gap and the kernel has a low rank, Newton's method continues.
+The kernel is read in blocks: the rows of a block's instances with all instances, in one matrix product.
+Inside a block, instances are visited in turn, and scores are updated after every visit. With a multi-class
+kernel a visit maximises over the instance's whole distribution; with a joint kernel over two classes at a
+time, as in the paper. If many passes leave a gap and the kernel has a low rank, Newton's method continues.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ Problem = MulticlassProblem | JointProblem
 
 BLOCK = 64
 CERTIFIED_AT_ONCE = 256
-# D of Algorithm 1.
+# Number of pair steps in each visit: D in Algorithm 1.
 PAIR_STEPS = 10
-# Passes between two certificates; a certificate costs a pass over all instances.
+# Number of passes between two certificates; a certificate costs a pass over all instances.
 PASSES_AT_ONCE = 4
-# Passes that solve most problems; afterwards the decrease of the gap predicts the remaining passes.
+# Number of passes that solves most problems; then the decrease of the gap predicts how many more are needed.
 NEWTON_AFTER = 24
 
 
 @dataclass(frozen=True, eq=False)
 class LogisticState(SolverState):
-    """The dual variables, and both values.
+    """The dual variables, and the primal and dual values.
 
     Args:
         probabilities: α, the dual variables.
         coef: C_i (t_i − α_i); kernel values times ``coef`` give scores.
         divergences: C_i KL(α_i ‖ p_i), each instance's share of the duality gap.
         primal: the objective at the weights of the duals.
-        num_iters: passes over instances, see :class:`~lmbm_torch.solvers.base.SolverState`.
-        halfway: gap after half of ``NEWTON_AFTER`` passes, for an estimate of the passes ahead.
+        num_iters: the number of passes over instances, see :class:`~lmbm_torch.solvers.base.SolverState`.
+        halfway: the gap after half of ``NEWTON_AFTER`` passes, to estimate the number of further passes.
     """
 
     probabilities: Float[Tensor, "instances classes"]
@@ -75,13 +75,14 @@ def init(problem: Problem, probabilities: Float[Tensor, "instances classes"] | N
     """Return the state at given dual variables, by default the uniform distribution.
 
     Raises:
-        ValueError: a shape other than the targets', entries not above zero, rows with sums other than one.
+        ValueError: the shape is not that of the targets; an entry is not above zero; a row does not sum to
+            one.
     """
     if probabilities is None:
         probabilities = torch.full_like(problem.targets, 1 / problem.targets.shape[1])
     check_shape("probabilities", probabilities, *problem.targets.shape)
     if bool((probabilities <= 0).any()) or bool(((probabilities.sum(-1) - 1).abs() > 1e-9).any()):
-        raise ValueError("probabilities: expected positive entries that sum to 1, got others")
+        raise ValueError("probabilities: expected positive entries that sum to 1, got other entries or sums")
     return _certified(problem, probabilities.clone(), num_iters=0)
 
 
@@ -93,16 +94,16 @@ def update(
     tol: float | None = None,
     seed: int = 0,
 ) -> LogisticState:
-    """Run passes over the instances with a share of the gap, then compute a new certificate.
+    """Make passes over the instances that contribute to the gap, then compute a new certificate.
 
     Args:
-        num_iters: number of passes.
-        tol: gap to reach. If given, :func:`finish` is tried once on a multi-class problem unsolved after
-            ``NEWTON_AFTER`` passes, if cheaper than the passes expected.
-        seed: seed of the order of the instances.
+        num_iters: the number of passes.
+        tol: the gap to reach. With ``tol``, a multi-class problem that is not solved after ``NEWTON_AFTER``
+            passes is given once to :func:`finish`, if this is cheaper than the expected passes.
+        seed: the seed of the order of the instances.
 
     Raises:
-        ValueError: a state of another problem, ``num_iters`` below one.
+        ValueError: the state is of another problem, or ``num_iters`` is below one.
     """
     check_count("num_iters", num_iters)
     check_shape("state.probabilities", state.probabilities, *problem.targets.shape)
@@ -131,13 +132,13 @@ def limits(state: LogisticState, tol: float, left: int, watched: bool) -> dict[s
 
 
 def finish(problem: MulticlassProblem, state: LogisticState, passes: float = np.inf) -> LogisticState:
-    """Return the state reached by Newton's method, if the kernel has a low rank and the dual value is higher.
+    """Run Newton's method if the kernel has a low rank; return its state if the dual value is higher.
 
     Args:
-        passes: most cost, in passes over the instances.
+        passes: the largest cost, in units of passes over the instances.
 
     Raises:
-        ValueError: a state of another problem.
+        ValueError: the state is of another problem.
     """
     check_shape("state.probabilities", state.probabilities, *problem.targets.shape)
     instances, classes = problem.targets.shape
@@ -158,7 +159,7 @@ def _passes_ahead(halfway: float, gap: float, tol: float) -> float:
 
 
 def _violators(divergences: Tensor) -> Tensor:
-    """Select the instances with nearly all of the gap."""
+    """Select the instances that make up nearly all of the gap."""
     return (divergences > 0.01 * divergences.mean()).nonzero()[:, 0]
 
 
@@ -169,7 +170,7 @@ def _blocks(index: Tensor, seed: int, made: int) -> Iterator[Tensor]:
 
 
 def _certified(problem: Problem, probabilities: Tensor, num_iters: int) -> LogisticState:
-    """Compute both values at the duals anew, from all kernel values."""
+    """Compute both values at the duals from all kernel values."""
     coef = problem.upper[:, None] * (problem.targets - probabilities)
     square_norm, loss = 0.0, 0.0
     divergences = torch.empty_like(problem.upper)
@@ -197,10 +198,10 @@ def _divergence(probabilities: Tensor, scores: Tensor) -> Tensor:
 def _block_pass(
     problem: Problem, gram: Tensor, upper: Tensor, scores: Tensor, own: Tensor, found: Tensor
 ) -> None:
-    """Run one visit to each instance of a block on the CPU.
+    """Visit each instance of a block once, on the CPU.
 
-    A block on another device is copied: a visit computes a few numbers per class and needs the visit before,
-    so a GPU would launch some ten kernels for every instance.
+    A block on a GPU is copied: a visit computes only a few numbers per class and needs the previous visit, so
+    a GPU would launch some ten kernels for every instance.
     """
     block = tuple(each.cpu() for each in (gram, upper, scores, own, found))
     backend = kernels("dual.logistic")

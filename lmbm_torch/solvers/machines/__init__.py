@@ -1,1 +1,1 @@
-"""Boltzmann machines: one hinge problem of all labels with shared weights of cliques."""
+"""Boltzmann machines: one hinge problem for all labels together, since cliques share weights."""

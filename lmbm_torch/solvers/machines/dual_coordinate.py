@@ -1,8 +1,8 @@
 """Dual coordinate descent for a Boltzmann machine's hinge problem, to a certified duality gap.
 
 Source: large_margin_boltzmann_machines_2009, section 5 and Algorithm 1, corrected as explained at
-:class:`~lmbm_torch.solvers.machines.problem.SharedProblem`. Sweeps need hardly any memory, but many sweeps if
-labels depend on each other; :mod:`~lmbm_torch.solvers.machines.proximal_newton` needs few steps.
+:class:`~lmbm_torch.solvers.machines.problem.SharedProblem`. Sweeps need hardly any memory, but many are
+needed if labels depend on each other; :mod:`~lmbm_torch.solvers.machines.proximal_newton` needs few steps.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
 
-# Sweeps between two certificates; a certificate costs about one sweep.
+# Number of sweeps between two certificates; a certificate costs about one sweep.
 SWEEPS_PER_PASS = 10
 
 
 @dataclass(frozen=True)
 class SharedState(SolverState):
-    """Feasible duals, the weights, and both values.
+    """Feasible duals, their weights, and the primal and dual values.
 
     Args:
         dual_coef: (labels, instances).
@@ -43,19 +43,19 @@ def init(problem: SharedProblem, dual_coef: np.ndarray | None = None) -> SharedS
     """Return the state at ``dual_coef`` (labels, instances), by default at zero.
 
     Raises:
-        ValueError: duals of the wrong shape or outside the box [0, C_l].
+        ValueError: the duals have a wrong shape, or are outside the box [0, C_l].
     """
     return certified(problem, problem.feasible(dual_coef), 0)
 
 
 def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> SharedState:
-    """Run one pass: a few random sweeps over all duals.
+    """Make one pass: a few random sweeps over all duals.
 
     Returns:
-        The state after the pass, with weights and both values computed anew from the duals.
+        The state after the pass, with weights and both values computed again from the duals.
 
     Raises:
-        ValueError: a state of another problem; sample weights for each label (use proximal_newton).
+        ValueError: the state is of another problem, or labels have own weights (use proximal_newton).
     """
     if problem.upper.ndim > 1:
         raise ValueError(

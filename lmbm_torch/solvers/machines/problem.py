@@ -22,8 +22,8 @@ from lmbm_torch.solvers.networks.problems import (
     sample_weights,
 )
 
-# Bytes of all labels' inputs in addition to the features that are kept; larger ones are made anew. Numbers of
-# products of instances and cliques held at a time (scripts/bench/memory.py).
+# Largest bytes of all labels' contexts (inputs besides features) that are kept; larger ones are computed at
+# each use. Largest number of products (instances, cliques) in memory (scripts/bench/memory.py).
 KEPT_CONTEXT_BYTES = 2**28
 BLOCK_PRODUCTS = 2**22
 
@@ -41,7 +41,7 @@ class SharedWeights(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The inputs of a label in addition to the features.
+    """The inputs of a label besides the features.
 
     Args:
         columns: (instances, 1 + weights seen): the constant, then the input of each weight.
@@ -59,7 +59,7 @@ class SharedProblem(HingeProblem):
     Source: large_margin_boltzmann_machines_2009, problem 3.3 in the form of section 5, with C = 1/(λN). η_j
     is 1 for weights of cliques with one label (features and constant included), else ``coupling_penalty``.
     The dual is max γ Σ α − ½ Σ_j η_j w_j² over 0 ≤ α_il ≤ C_l with w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl.
-    The paper prints η_j² there and nothing in line 9 of Algorithm 1, which would solve another problem. For
+    The paper prints η_j² for η_j, and omits η_j in line 9 of Algorithm 1: this would be another problem. For
     tied cliques f_jl is the sum over the cliques of the group with label i. Use :meth:`from_labels`.
 
     Args:
@@ -105,17 +105,17 @@ class SharedProblem(HingeProblem):
             features: (instances, features), dense or CSR; for labels without inputs a column of ones, with
                 ``bias=False``.
             labels: (instances, labels) in {0, 1}.
-            C: the losses' weight.
-            coupling_penalty: η0 > 0, the penalty of weights of cliques with two or more labels. The paper's
-                plain machine, "η0 = 0", is 1 here.
+            C: the weight of the losses.
+            coupling_penalty: η0 > 0, the penalty of weights of cliques with two or more labels. What the
+                paper calls "η0 = 0", its plain machine, is 1 here.
             sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
             margin: γ.
 
         Raises:
-            ValueError: wrong shapes, values not finite, labels other than 0 and 1 (NaN is refused, because
-                neighbours need a missing label's spin), negative sample weights, a setting not above zero,
-                cliques refused by TiedCliques or with an unknown feature.
-            TypeError: features neither float32 nor float64, labels without numbers.
+            ValueError: a shape is wrong; a value is not finite; labels are not 0 or 1 (NaN is refused,
+                because neighbours need the spin); a sample weight is negative; a setting is not above zero;
+                TiedCliques refuses the cliques, or a clique has an unknown feature.
+            TypeError: features are neither float32 nor float64, or labels are no numbers.
         """
         features, square_norm = rows_with_norms(features)
         labels = label_matrix(labels, len(square_norm))
@@ -137,12 +137,12 @@ class SharedProblem(HingeProblem):
 
     @property
     def num_columns(self) -> int:
-        """Return the number of weights of one label alone, of the features and the constant."""
+        """Return the number of weights that belong to a single label: for the features and the constant."""
         return self.features.shape[1] + 1  # pyright: ignore[reportOptionalSubscript]
 
     @cached_property
     def membership(self) -> np.ndarray:
-        """Return (labels, cliques), 1 for a label in a clique."""
+        """Return a matrix (labels, cliques) with 1 for each label in a clique."""
         inside = np.zeros((self.num_labels, len(self.cliques.cliques)))
         for c, clique in enumerate(self.cliques.cliques):
             inside[list(clique), c] = 1
@@ -150,11 +150,11 @@ class SharedProblem(HingeProblem):
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """Return (cliques,), the index of each clique's weight."""
+        """Return the index of each clique's weight, (cliques,)."""
         return np.array(self.cliques.groups, np.int64)
 
     def context(self, label: int) -> Context:
-        """Return the inputs of ``label`` in addition to the features."""
+        """Return the inputs of ``label`` besides the features."""
         mine = self.membership[label].nonzero()[0]
         seen, place = np.unique(self.groups[mine], return_inverse=True)
         columns = np.empty((self.num_instances, 1 + len(seen)))
@@ -165,7 +165,7 @@ class SharedProblem(HingeProblem):
         return Context(columns, seen)
 
     def kept_context(self, label: int) -> Context:
-        """Return the inputs of ``label`` in addition to the features, from memory where these are small."""
+        """Return :meth:`context`; if all contexts together are small, keep them in memory."""
         if label in self._contexts:
             return self._contexts[label]
         found = self.context(label)
@@ -179,7 +179,7 @@ class SharedProblem(HingeProblem):
 
     @property
     def _blocks(self) -> list[slice]:
-        """Return blocks of instances, whose products with all cliques are held at a time."""
+        """Return blocks of instances, whose products with all cliques fit into memory together."""
         size = max(1, BLOCK_PRODUCTS // max(self.products.shape[1], 1))
         return [slice(first, first + size) for first in range(0, self.num_instances, size)]
 
@@ -231,7 +231,7 @@ def dense(matrix: Any) -> np.ndarray:
 
 def _products(features: Features, spins: np.ndarray, tied: TiedCliques) -> np.ndarray:
     products = [spins[:, list(clique)].prod(1, keepdims=True, dtype=np.int8) for clique in tied.cliques]
-    # Row-major, as the solvers read.
+    # In row-major order, as the solvers read.
     parities = np.ascontiguousarray(np.hstack([spins[:, :0], *products]))
     mixed = [c for c, column in enumerate(tied.columns) if column is not None]
     if not mixed and set(tied.coefficients) <= {1.0}:

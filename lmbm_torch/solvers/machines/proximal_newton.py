@@ -1,19 +1,19 @@
 """Proximal point steps by semismooth Newton for a Boltzmann machine's hinge problem, to a certified gap.
 
-A pass maximises the dual less ‖α − α_old‖²/(2σ) over the box. In the weights the problem is smooth,
+A pass maximises the dual minus ‖α − α_old‖²/(2σ) over the box. In the weights the problem is smooth,
 
     min_w ½ Σ_j η_j w_j² + Σ_il max_{0 ≤ α ≤ C_l} [α (γ − m_il) − (α − α_old)²/(2σ)]
 
-with maximisers α_il = clip(α_old + σ (γ − m_il)), and piecewise quadratic: solved by Newton steps with an
-exact line search, each on the face of the duals free at the current point. σ grows from pass to pass, so few
-passes are needed (Rockafellar 1976; for support vector machines Yan and Li 2020, "An efficient augmented
-Lagrangian method for support vector machine").
+with maximisers α_il = clip(α_old + σ (γ − m_il)), and piecewise quadratic. It is solved by Newton steps with
+an exact line search; each step uses the face of the duals that are free (inside the box) at the current
+point. σ grows from pass to pass, so few passes are needed (Rockafellar 1976; for support vector machines Yan
+and Li 2020, "An efficient augmented Lagrangian method for support vector machine").
 
-Coordinate descent finds a face quickly, but progress along the face is slow, the more so the more the labels'
-problems depend on each other. So a few sweeps of coordinate descent come first. Then the labels' faces, each
-of a few hundred duals, are solved directly in several threads, and the shared weights by a Schur complement:
-the cost hardly depends on the strength of the couplings. For columns with ranges of different orders of
-magnitude the remainder is left to :mod:`~lmbm_torch.solvers.interior_point`.
+Coordinate descent finds a face quickly, but is slow along the face if the labels' problems depend much on
+each other. So a few sweeps of coordinate descent come first. Then the labels' faces, each of a few hundred
+duals, are solved directly in several threads, and the shared weights by a Schur complement: the cost hardly
+depends on the strength of the couplings. If columns have ranges of different orders of magnitude,
+:mod:`~lmbm_torch.solvers.interior_point` finishes.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ class MachineRows:
             found[label] = _Block(seen, solve, solved, mixed, shared.T @ weighed - mixed.T @ solved)
 
         share(range(self.problem.num_labels), add)
-        # In the order of the labels, whichever thread was first: sums depend on it.
+        # In the order of the labels and not of the threads, since sums depend on the order.
         blocks = [found[label] for label in range(self.problem.num_labels)]
         schur = np.eye(len(self._unit))
         for block in blocks:
             schur[np.ix_(block.seen, block.seen)] += block.own
-        # LAPACK refuses empty systems.
+        # Without shared weights the system is empty, which LAPACK refuses.
         solve_shared = factorised(schur) if schur.size else np.copy
 
         def solve_all(right: np.ndarray) -> np.ndarray:
@@ -130,41 +130,41 @@ class MachineRows:
         return matrix
 
     def _parts(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Split weights into features', (features + 1, labels), and cliques'."""
+        """Split weights into those of features, (features + 1, labels), and those of cliques."""
         split = self.problem.num_columns * self.problem.num_labels
         return weights[:split].reshape(self.problem.num_columns, -1), weights[split:]
 
 
-# First σ and growth per pass, in units of the duals' inverse mean curvature. Growth 10 needs fewer passes but
-# twice as many Newton steps (Scene and Yeast), and so do a looser INNER_TOLERANCE and a larger first step.
+# First σ, in units of the duals' inverse mean curvature, and its growth factor per pass. A growth of 10, a
+# looser INNER_TOLERANCE or a larger first step need fewer passes, but twice as many Newton steps.
 FIRST_STEP = 30.0
 GROWTH = 3.0
 LARGEST_STEP = 1e7
 MAX_NEWTON_STEPS = 100
-# Share of the duals' change: a pass ends once the weights and the duals' weights differ by less.
+# A pass ends once weights and duals' weights differ by less than this share of the duals' change.
 INNER_TOLERANCE = 1e-3
 LINE_TOLERANCE = 1e-2
 MAX_LINE_STEPS = 30
-# For features of very different sizes and a large C, rounding leaves no better step length, and a pass gains
-# at most a share STALLED of the dual value: then coordinate descent, without cancelling sums, continues.
+# Least step length, and least gain of a pass as a share of the dual value. With features of very different
+# sizes and a large C, rounding prevents both; then coordinate descent continues.
 SHORTEST_LENGTH = 1e-8
 STALLED = 1e-9
-# Passes nearly always sufficient.
+# Number of passes that nearly always suffices.
 PATIENCE = 12
 
 
 def update(problem: SharedProblem, state: SharedState, *, tol: float = 1e-3) -> SharedState:
-    """Run one proximal step, preceded at first by some sweeps; σ follows from the number of passes.
+    """Make one proximal step; before the first step, make some sweeps; σ follows from the number of passes.
 
     Args:
-        tol: relative gap for the interior-point method, used if many steps were not enough.
+        tol: the relative gap for the interior-point method, which is used if many steps were not enough.
 
     Returns:
-        The new state, with a dual value no lower, or a smaller gap after the interior-point method; the same
-        state if no method makes progress.
+        The new state, whose dual value is not lower; after the interior-point method, whose gap is smaller.
+        The same state if no method makes progress.
 
     Raises:
-        ValueError: a state of another problem.
+        ValueError: the state is of another problem.
     """
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
     if state.num_iters >= PATIENCE:
@@ -173,11 +173,11 @@ def update(problem: SharedProblem, state: SharedState, *, tol: float = 1e-3) -> 
     start = dual_coordinate.update(problem, state) if can_sweep and state.num_iters == 0 else state
     rows = _extended(problem)
     growth = min(FIRST_STEP * GROWTH ** min(state.num_iters, 100), LARGEST_STEP)
-    # Rows of zeros have no curvature; any σ works.
+    # If all rows are zero, there is no curvature, and any σ works.
     sigma = growth / (float(problem.curvature().mean()) or 1.0)
     new, is_settled = _maximise(problem, rows, start, sigma)
-    # Before convergence of the Newton steps, the new duals may be worse than the old; the best point in
-    # between is used.
+    # If the Newton steps did not converge, the new duals may be worse than the old; take the best point
+    # between both.
     after = certified(problem, _between(problem, start, new), state.num_iters)
     if not is_settled:
         return _finished(problem, replace(after, num_iters=state.num_iters + 1), tol)
@@ -276,7 +276,7 @@ def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
         gram = dense(rows @ rows.T)
         gram.flat[:: count + 1] += 1 / sigma
         return _solve_positive(gram, right)
-    # For fewer features than free duals by the inverse of I + σ RᵀR.
+    # With fewer features than free duals, by the inverse of I + σ RᵀR.
     gram = sigma * dense(rows.T @ rows)
     gram.flat[:: width + 1] += 1
     inner = _solve_positive(gram, rows.T @ right)
@@ -285,11 +285,11 @@ def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
 
 def _solve_positive(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Compute matrix⁻¹ right for a positive definite matrix; the matrix is overwritten."""
-    # LAPACK directly: SciPy's wrappers cost as much as a small system.
+    # Call LAPACK directly: SciPy's wrappers take as long as a small system.
     _, solution, failed = dposv(matrix.T, right, lower=1, overwrite_a=1)
     if failed:
         raise np.linalg.LinAlgError(
-            f"matrix: expected a positive definite matrix, leading minor {failed} is not"
+            f"matrix: expected a positive definite matrix, got one whose leading minor {failed} is not"
         )
     return solution
 
@@ -303,7 +303,7 @@ def _newton_direction(
 ) -> SharedWeights:
     """Compute −(H + σ Σ_free f fᵀ)⁻¹ H residual, with H the diagonal of the penalties.
 
-    By the matrix inversion lemma all systems are among free duals, label by label except for shared weights.
+    By the matrix inversion lemma all systems are over free duals of one label, or over the shared weights.
     """
     downhill = SharedWeights(-residual.features, -residual.cliques)
     faces: dict[int, _Face] = {}
@@ -317,14 +317,14 @@ def _newton_direction(
     features, cliques = downhill
     schur = np.diag(problem.penalty)
     pull = np.zeros(len(cliques))
-    # In the order of the labels, whichever thread was first: sums depend on it.
+    # In the order of the labels and not of the threads, since sums depend on the order.
     for face in map(faces.__getitem__, labels):
         schur[np.ix_(face.seen, face.seen)] += face.products[:, :-1]
         pull[face.seen] += face.products[:, -1]
     push = np.linalg.solve(schur, pull)
     for face in faces.values():
         steps = face.solved[:, -1] - face.solved[:, :-1] @ push[face.seen]
-        # Taken again: the rows of all faces together may be many times the features.
+        # Rows are selected again here, since the rows of all faces together may be many times the features.
         features[:, face.label] -= rows[face.members].T @ steps
     # Σ Fᵀ(steps) = pull − (Schur − H) push = H push.
     return SharedWeights(features, cliques - push)
@@ -338,7 +338,7 @@ def _line_search(
     fall: np.ndarray,
     change: np.ndarray,
 ) -> float:
-    """Return the step length with a slope near zero; the slope is increasing and piecewise linear."""
+    """Return the step length at which the slope, an increasing piecewise linear function, is near zero."""
     slope_of_square = _inner(problem, weights, direction)
     curvature_of_square = _inner(problem, direction, direction)
     start = abs(slope_of_square - float((np.clip(wished, 0, problem.upper) * change).sum()))
@@ -362,7 +362,7 @@ def _between(problem: SharedProblem, state: SharedState, new: np.ndarray) -> np.
     change = _combine(problem.weights(new), state.weights, -1.0)
     gain = problem.margin * float((new - state.dual_coef).sum()) - _inner(problem, state.weights, change)
     square = _inner(problem, change, change)
-    # Rounding can make the gain negative for duals without an effect on weights.
+    # For duals that do not change the weights, rounding can make the gain negative.
     share = 0.0 if gain <= 0 else min(gain / square, 1.0) if square > 0 else 1.0
     return (1 - share) * state.dual_coef + share * new
 

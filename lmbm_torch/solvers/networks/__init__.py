@@ -1,1 +1,1 @@
-"""Sigmoid belief networks: one hinge problem a label, linear or with a kernel."""
+"""Sigmoid belief networks: one hinge problem for each label, linear or with a kernel."""

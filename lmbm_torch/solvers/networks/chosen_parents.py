@@ -1,8 +1,8 @@
-"""Belief networks of many labels, each with a few chosen parents, solved by blocks of labels.
+"""Belief networks of many labels, each with a few chosen parents, trained block by block.
 
 Label k's field is ⟨w, x⟩ + b + Σ_{j ∈ pa(k)} v_j 2 y_j with y_j in {0, 1}: absent labels cost neither time
 nor memory. In spins s = 2y − 1 the field is the field of a sigmoid belief network with intercept b + Σ_j v_j;
-the difference is that ½b² penalises the field at all parents absent, the usual case.
+but here ½b² penalises the field for the usual case, in which all parents are absent.
 
 Parents are chosen as features are chosen by Perkins, Lacker and Theiler, "Grafting", JMLR 2003: independent
 labels are trained first, and at the duals α the objective's derivative by a new weight v_j is −Σ_i α_ik s_ik
@@ -24,20 +24,20 @@ from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems, feature_rows
 
-# Labels of one call: enough to share first passes over the data, few enough for the memory of their duals.
+# Number of labels in one call, which share first passes over the data, and whose duals are in memory.
 BLOCK = 64
-# Relative gap of a first training without parents, whose dual variables select the parents.
+# Relative gap of the first training without parents; its dual variables select the parents.
 FIRST_TOL = 1e-2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManyLabels:
-    """The problems of all labels, counted by position in the ordering.
+    """The problems of all labels, numbered by position in the ordering.
 
     Args:
         features: (instances, features), dense or CSR.
         labels: (instances, labels) in {0, 1}, CSC of float64.
-        C: the losses' weight.
+        C: the weight of the losses.
         sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
         margin: γ.
     """
@@ -49,7 +49,7 @@ class ManyLabels:
     margin: float = 1.0
 
     def weights_of(self, k: int) -> np.ndarray | None:
-        """Return (instances,), the weights of label k's losses."""
+        """Return the weights of label k's losses, (instances,)."""
         weight = self.sample_weight
         return weight if weight is None or weight.ndim == 1 else weight[:, k]
 
@@ -108,14 +108,14 @@ def solve_block(
     The result does not depend on other blocks; separate processes may train separate blocks.
 
     Args:
-        max_parents: most parents of a label.
+        max_parents: the largest number of parents of a label.
 
     Raises:
-        ValueError: ``max_parents`` below one; see also :meth:`LabelProblems.from_labels`.
+        ValueError: ``max_parents`` is below one; see also :meth:`LabelProblems.from_labels`.
         TypeError: see :meth:`LabelProblems.from_labels`.
     """
     check_count("max_parents", max_parents)
-    # Memory shared with another process is read-only, and kernels would be compiled again.
+    # Copied, since memory shared with another process is read-only: kernels would be compiled again for it.
     problems = replace(problems, features=feature_rows(problems.features.copy()))
     independent, dual_coef = _begin(problems, block, max_iter=max_iter, seed=seed)
     earlier = sparse.csr_array(problems.labels[:, : block.stop].T)
@@ -161,7 +161,7 @@ def held_out_losses(
             parents = choose_parents(earlier, k, signed, count)
             label = _learn(known, k, parents, duals, tol=FIRST_TOL, max_iter=max_iter, seed=seed)
             losses[j, place] = _losses(held_out, k, label).sum()
-            # Fewer parents than in the next step, and a subset.
+            # The next step has more parents, of which these are a subset: start from these duals.
             duals = label.dual_coef
 
     share(range(len(labels)), learn)
@@ -169,7 +169,7 @@ def held_out_losses(
 
 
 def _losses(problems: ManyLabels, k: int, label: _Label) -> np.ndarray:
-    """Return (instances,), label k's weighted losses."""
+    """Return label k's weighted losses, (instances,)."""
     fields = problems.features @ label.features + label.bias - label.weights.sum()
     fields += problems.labels[:, label.parents] @ (2 * label.weights)
     spins = 2 * problems.labels[:, [k]].toarray()[:, 0] - 1
@@ -186,7 +186,7 @@ def choose_parents(labels: sparse.csr_array, k: int, signed: np.ndarray, count: 
         signed: (instances,), α_i s_i of label k without the new parents.
     """
     promise = np.abs(labels @ signed)[:k]
-    # Among equal labels the first.
+    # At ties, the first labels.
     best = np.argsort(-promise, kind="stable")[:count]
     return np.sort(best[promise[best] > 0])
 

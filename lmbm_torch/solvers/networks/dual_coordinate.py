@@ -24,35 +24,35 @@ from lmbm_torch.solvers.networks.states import init as init
 from lmbm_torch.solvers.networks.states import limits as limits
 from lmbm_torch.solvers.networks.states import next_stage as next_stage
 
-# Sweeps over all labels at once, while nearly every instance matters to nearly every label; more sweeps were
-# not faster on any data set tried.
+# Number of first sweeps over all labels at once, while nearly every instance matters to nearly every label;
+# more were not faster on any data set that was tried.
 SHARED_SWEEPS = 4
-# Least number of values read by a sweep over all labels; for less, single labels are as fast, with less
-# compilation.
+# Least number of values that a sweep over all labels must read; with fewer, sweeps over single labels are as
+# fast, and less must be compiled.
 WORTH_SHARING = 200_000
-# Rounds nearly always sufficient, and rounds in the time of an interior-point factorisation, per column, for
-# rows of equal length.
+# Number of rounds that nearly always suffices; and the number of rounds, per column, that takes as long as an
+# interior-point factorisation (for rows of equal length).
 PATIENCE = 20
 ROUNDS_PER_COLUMN = 0.25
-# Most values of rows copied by interior points.
+# Largest number of values that interior points copy.
 MOST_VALUES = 50_000_000
 
 
 def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[UpdateSettings]) -> NetworkState:
-    """Run up to ``num_iters`` rounds for every label with a relative gap above ``tol``.
+    """Make up to ``num_iters`` rounds for every label with a relative gap above ``tol``.
 
     A round reads all instances once, then sweeps over the instances with a violation until little violation
     is left. An update from zero begins with sweeps over all instances, each visited once for all labels.
-    After :func:`patience` rounds an update finishes by interior points, counted as one round.
+    After :func:`patience` rounds, an update finishes by interior points, which count as one round.
 
     Args:
         settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
 
     Returns:
-        The new state; independent of how the rounds are divided into updates.
+        The new state; it does not depend on how the rounds are divided into updates.
 
     Raises:
-        ValueError: a state of other problems, unknown positions.
+        ValueError: the state is of other problems, or positions are unknown.
     """
     labels, tol, num_iters, seed = states.work(problems, state, **settings)
     if not len(labels):
@@ -60,14 +60,14 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
     left = patience(problems) * (1 + _stage(problems, state)) - state.num_iters
     if left <= 0:
         return _finished(problems, state, labels, tol)
-    # A non-integer number of rounds would be compiled again.
+    # As an integer, since the kernel would be compiled again for a float.
     num_iters = int(min(num_iters, left))
     backend = kernels("dual.network")
     weights, duals = state.weights.copy(), state.dual_coef.copy()
     # A stored state continues with the same random numbers.
     seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) + state.num_iters
     first, last = labels[0], labels[-1] + 1
-    # A block is contiguous: labels in between must stay unchanged.
+    # Only a contiguous block, since labels in between must stay unchanged.
     is_block = problems.upper.ndim == 1 and np.array_equal(labels, np.arange(first, last))
     if is_block and len(labels) * _stored(problems) >= WORTH_SHARING and not duals[labels].any():
         blocks = min(torch.get_num_threads(), last - first)
@@ -85,7 +85,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
 
 
 def patience(problems: LabelProblems) -> float:
-    """Return the rounds of a stage after which interior points would have cost no more."""
+    """Return the number of rounds of a stage that cost as much as interior points."""
     instances, columns = problems.num_instances, problems.num_columns
     if instances * columns > MOST_VALUES:
         return np.inf
@@ -100,12 +100,12 @@ def _stored(problems: LabelProblems) -> int:
 
 
 def _stage(problems: LabelProblems, state: NetworkState) -> int:
-    """Return how many stages came before the state's."""
+    """Return the number of stages before the state's stage."""
     return 0 if state.stage is None else [*problems.stages()].index(state.stage)
 
 
 def _finished(problems: LabelProblems, state: NetworkState, labels: np.ndarray, tol: float) -> NetworkState:
-    """Run interior points for some labels; keep each label's result if the gap is smaller."""
+    """Run interior points for some labels; keep a label's result if its gap is smaller."""
     sees, duals = problems.sees(), state.dual_coef.copy()
 
     def finish(label: int, stop: np.ndarray) -> None:

@@ -4,8 +4,8 @@ Source: Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient 
 random fields and max-margin Markov networks", JMLR 9, 2008, applied to lmbm_and_lmsbn_2010, Equation 6. A
 dual α_l and the remainder of the box, C_l − α_l, are a distribution of mass C_l over two points. A step
 multiplies the odds between the two points by exp(η g_l), where g_l = γ − s_l z_l is the dual's gradient. The
-rate η is the inverse curvature along the log-odds, halved until the dual climbs by a fair share of the
-gradient's promise. Duals never reach a bound, but come within 1e-13 of the box.
+rate η is the inverse curvature along the log-odds, halved until the dual grows by a fair share of what the
+gradient promises. Duals never reach the bounds of the box, but come as close as 1e-13.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SWEEPS_PER_ROUND = 5
 
 
 def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[UpdateSettings]) -> NetworkState:
-    """Run up to ``num_iters`` rounds, of a few sweeps, for labels with a relative gap above ``tol``.
+    """Make up to ``num_iters`` rounds of a few sweeps for labels with a relative gap above ``tol``.
 
     Args:
         settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.

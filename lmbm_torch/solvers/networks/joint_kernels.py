@@ -1,12 +1,12 @@
-"""Joint kernels of a network's labels in single precision: whole, or in parts beyond the memory limit.
+"""Joint kernels of a belief network's labels in single precision; beyond the memory limit, in parts.
 
-The joint kernels of two labels differ by the products of the spins seen by one label only, so a single matrix
-holds one label's kernel after another's.
+The joint kernels of two labels differ only by products of the spins that one of the labels sees. So a single
+matrix is enough: it is changed from one label's kernel to the next.
 
-Where the matrix does not fit into memory, labels are solved among parts of the instances. Only few instances
-have a dual inside the box or a share of the gap. If the joint kernel of these instances fits, the label is
-solved among them, otherwise (as at zero duals) among blocks of instances. Reading kernel values with all
-instances is the main cost of a round, done once for all labels to update all instances.
+If the matrix does not fit into memory, labels are solved among parts of the instances. Active instances are
+those with a dual inside the box or a share of the gap; they are few. If their joint kernel fits, the label is
+solved among them, otherwise (as at zero duals) among blocks of instances. The main cost of a round is to read
+the kernel values with all instances, once for all labels.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lmbm_torch.memory import limit_bytes
 from lmbm_torch.solvers.gram import CachedGram
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 
-# Most bytes of a joint kernel.
+# Largest bytes of a joint kernel.
 MEMORY = 2**30
 
 
 def most_instances() -> int:
-    """Return the most instances with a joint kernel that fits into memory."""
+    """Return the largest number of instances whose joint kernel fits into memory."""
     return max(math.isqrt(limit_bytes(MEMORY) // 4), 1)
 
 
@@ -44,8 +44,8 @@ def is_within_memory(matrices: int, instances: int) -> bool:
 def matrix(problems: KernelLabelProblems) -> np.ndarray:
     """Return the features' part of the kernel, (instances, instances), in single precision.
 
-    Computed values are kept for the next network if two matrices fit into memory: a copy takes a third of the
-    time.
+    Computed values are kept for the next belief network if two matrices fit into memory: a copy takes a third
+    of the time.
     """
     size, gram = problems.num_instances, problems.gram
     if isinstance(gram, CachedGram) and gram.single is not None:
@@ -102,9 +102,9 @@ class JointKernel:
         return self.values
 
 
-# Instances of a block, if the active instances do not fit into memory.
+# Number of instances of a block, if the kernel of the active instances does not fit into memory.
 BLOCK = 8192
-# Share of a label's gap at which the active instances are chosen anew.
+# The active instances are chosen again when a label's gap has fallen to this share.
 ROUND_TARGET = 0.01
 
 
@@ -139,7 +139,7 @@ def _visit_blocks(
     matters = np.zeros(problems.num_instances, bool)
     for box in boxes.values():
         matters[box.active()] = True
-    # Random blocks mix all instances quickly: blocks in the order of gaps took ten times the rounds.
+    # Random blocks mix all instances quickly; blocks in the order of gaps took ten times the rounds.
     order = random.permutation(np.flatnonzero(matters))
     step = min(BLOCK, most_instances())
     for first in range(0, len(order), step):
@@ -160,7 +160,7 @@ def _wide(boxes: dict[int, Box]) -> dict[int, Box]:
 
 
 def _goal(box: Box, tol: float) -> float:
-    """Return the gap at which a label's active instances are chosen anew."""
+    """Return the gap at which a label's active instances are chosen again."""
     return max(ROUND_TARGET * _gap(box), 0.3 * tol * _primal(box))
 
 
@@ -177,7 +177,7 @@ def _solve_together(
 
 def _solve_among(joint: np.ndarray, box: Box, index: np.ndarray, goal: float) -> np.ndarray:
     some = Box(*(values[index] for values in box))
-    # A gap relative to the primal value of the block alone would never improve the block.
+    # Relative to the primal value of all instances; relative to the block's, no step would be made.
     primal = _primal(some)
     if primal > 0:
         kernels("dual.kernel_network").solve_label(joint, some, goal / primal, 10 * len(index))

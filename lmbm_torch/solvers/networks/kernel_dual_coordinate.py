@@ -1,8 +1,8 @@
 """Dual ascent by pairs of instances for kernel label problems, to a certified duality gap.
 
-A matrix in single precision holds the joint kernel, converted from label to label, or parts of the joint
-kernel beyond the memory limit; see :mod:`~.joint_kernels`. Fields in double precision start the steps and
-certify the result, so single precision costs at most one more update.
+A matrix in single precision holds the joint kernel (beyond the memory limit, parts of it) of one label after
+another; see :mod:`~.joint_kernels`. Fields in double precision start the steps and certify the result, so
+single precision costs at most one more update.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings
 from lmbm_torch.solvers.networks.states import limits as limits
 
-# Share of a label's gap at which fields are recomputed: the limit of single precision.
+# Fields are computed again when a label's gap has fallen to this share, the limit of single precision.
 TRUSTED = 1e-4
 
 
@@ -50,18 +50,18 @@ def init(problems: KernelLabelProblems, dual_coef: np.ndarray | None = None) -> 
     """Return the state at ``dual_coef`` (labels, instances), by default at zero.
 
     Raises:
-        ValueError: duals of the wrong shape or outside the box [0, C_l].
+        ValueError: the duals have a wrong shape, or are outside the box [0, C_l].
     """
     return _certified(problems, problems.feasible(dual_coef), 0, next(problems.stages(), None))
 
 
 class Expansions(NamedTuple):
-    """A solution for labels by index, a start for problems with the same kernel values.
+    """A solution for labels by index, as a start for problems with the same kernel values.
 
     Args:
         dual_coef: (labels, instances).
-        fields: Σ_j α_jk s_jk k(x_j, x_l), (instances, labels), without the context's part.
-        parents: (labels, labels) of bool, row k the parents of label k.
+        fields: Σ_j α_jk s_jk k(x_j, x_l), (instances, labels), without the part of the context.
+        parents: boolean (labels, labels); row k marks the parents of label k.
     """
 
     dual_coef: np.ndarray
@@ -78,7 +78,7 @@ class Expansions(NamedTuple):
 def start(problems: KernelLabelProblems, known: Sequence[Expansions]) -> KernelState:
     """Return the uncertified state at the duals of known solutions, made feasible.
 
-    Each label starts from the solution with the most similar parents, the last of several.
+    Each label starts from the solution with the most similar parents; at ties, from the last one.
     """
     differences = (np.stack([one.parents for one in known]) ^ problems.parents).sum(2)
     nearest = len(known) - 1 - differences[::-1].argmin(0)
@@ -107,24 +107,24 @@ def held_out(
     num_iters: int = 1000,
     seed: int = 0,
 ) -> np.ndarray:
-    """Compute every instance's fields (instances, labels), trained without the instance's fold.
+    """Compute each instance's fields, (instances, labels), by models trained without the instance's fold.
 
-    The stopping gaps are those of running fields, not certified. If the joint kernel fits into memory,
-    results do not depend on which labels are trained together.
+    The gaps at which training stops are computed from running fields and are not certified. If the joint
+    kernel fits into memory, results do not depend on which labels are trained together.
 
     Args:
         problems: problems of labels without parents.
         folds: disjoint sets of instances, a partition.
-        positions: labels to train; all by default.
+        positions: the labels to train; by default all.
         tol: as for :func:`update`, for each fold.
         num_iters: as for :func:`update`, for each fold.
         seed: as for :func:`update`.
 
     Raises:
-        ValueError: labels with parents.
+        ValueError: a label has parents.
     """
     if (problems.shared > 1).any() or problems.cliques:
-        raise ValueError("problems: expected labels without parents, got some with parents")
+        raise ValueError("problems: expected labels without parents, got labels with parents")
     state, joint = init(problems), JointKernel.whole(problems)
     labels = np.arange(problems.num_labels) if positions is None else np.array(positions)
     tols, random = dict.fromkeys(labels.tolist(), tol), np.random.default_rng(seed)
@@ -148,8 +148,8 @@ def _learned_from_others(
 ) -> np.ndarray:
     """Compute the fields (fold, labels) of a fold after ``solve`` has trained on the remaining instances.
 
-    The remaining instances are gathered once for all labels: steps on all instances would read held-out rows
-    too.
+    The remaining instances are copied once for all labels: steps on the whole matrix would read held-out
+    rows, too.
     """
     values = joint.of(next(iter(boxes)))
     others = np.delete(np.arange(len(values)), fold)
@@ -187,9 +187,9 @@ class Ascent(NamedTuple):
 def update(
     problems: KernelLabelProblems, state: KernelState, **settings: Unpack[UpdateSettings]
 ) -> KernelState:
-    """Run up to ``num_iters`` rounds for the labels with a relative gap above ``tol``.
+    """Make up to ``num_iters`` rounds for the labels with a relative gap above ``tol``.
 
-    A round makes as many steps as instances or, beyond the memory limit, solves the active instances once.
+    A round makes as many steps as instances; beyond the memory limit, it solves the active instances once.
 
     Args:
         settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
@@ -214,7 +214,7 @@ def ascent(problems: KernelLabelProblems, state: KernelState, **settings: Unpack
     random = np.random.default_rng((seed, state.num_iters))
     made = _solve(problems, boxes, tols, num_iters, random, JointKernel.whole(problems))
     duals = np.stack([box.coef for box in boxes.values()]) * problems.spins[labels]
-    # Rounding may hide an unsolved label: count at least one round.
+    # Count at least one round: rounding may hide that a label is not solved.
     rounds = max(-(-max(made) // problems.num_instances), 1)
     return Ascent(labels, duals, rounds)
 
@@ -276,7 +276,7 @@ def _solve(
     random: np.random.Generator,
     joint: JointKernel | None,
 ) -> list[int]:
-    """Solve each label; return the steps of each. Without a joint kernel, by parts in random order."""
+    """Solve each label (without a joint kernel, by parts in random order); return the steps of each label."""
     size = problems.num_instances
     if joint is None:
         return [size * solve_parts(problems, boxes, tols, num_iters, random)] * len(boxes)

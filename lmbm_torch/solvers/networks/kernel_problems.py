@@ -1,4 +1,4 @@
-"""The K hinge problems of a sigmoid belief network with kernel expansions as fields."""
+"""The hinge problems of a sigmoid belief network, one for each label, with kernel expansions as fields."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class KernelLabelProblems(NetworkProblems):
     """The problems of the additive joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩; see :meth:`from_labels`.
 
     The field z_lk = Σ_j β_jk k(x_j, x_l) + ⟨v_k, context_l⟩ is linear in the parents, so decoding costs as
-    much as without a kernel. Weights are (instances + columns of the context, labels): β on top of v. All
-    labels read the same kernel values.
+    much as without a kernel. Weights are (instances + columns of the context, labels): first β, then v. All
+    labels use the same kernel values.
 
     Args:
         gram: the features' part of the kernel.
-        scale: (columns of the context,), weight of each column in the joint kernel: 1 for the constant, else
-            c.
+        scale: (columns of the context,), the weight of each column in the joint kernel: 1 for the constant, c
+            for the others.
     """
 
     gram: Gram
@@ -48,12 +48,12 @@ class KernelLabelProblems(NetworkProblems):
         """Build the problems like :meth:`LabelProblems.from_labels`, with kernel values in place of features.
 
         Args:
-            gram: positive semidefinite, on the CPU.
+            gram: positive semidefinite kernel values, on the CPU.
             parent_scale: factor of the part of the joint kernel that comes from parents and cliques; the
                 part of the features has the factor 1. A larger factor penalises weights of parents less.
 
         Raises:
-            ValueError: see :meth:`LabelProblems.from_labels`; ``parent_scale`` not above zero.
+            ValueError: see :meth:`LabelProblems.from_labels`; ``parent_scale`` is not above zero.
         """
         check_positive("parent_scale", parent_scale)
         structure = network_structure(gram.num_instances, labels, **settings)
@@ -66,20 +66,20 @@ class KernelLabelProblems(NetworkProblems):
         return self.num_instances
 
     def in_order(self, ordering: np.ndarray) -> KernelLabelProblems:
-        """Return the problems in another ordering, (labels,), without repeated checks.
+        """Return the problems in another ordering, (labels,), without the checks that were already made.
 
         Raises:
-            ValueError: problems with cliques, an ordering that is no permutation.
+            ValueError: the problems have cliques, or the ordering is no permutation.
         """
         if self.cliques:
-            raise ValueError(f"cliques: expected none in another ordering, got {len(self.cliques)}")
+            raise ValueError(f"cliques: expected no cliques for another ordering, got {len(self.cliques)}")
         check_permutation("ordering", ordering, self.num_labels)
         place = np.argsort(self.ordering)[ordering]
         columns = np.concatenate([[0], 1 + place])
         return replace(
             self,
             spins=self.spins[place],
-            # Row-major, as in the original.
+            # In row-major order, like the original.
             context=np.take(self.context, columns, axis=1),
             upper=self.upper if self.upper.ndim == 1 else self.upper[place],
             ordering=np.array(ordering, np.int64),
@@ -87,7 +87,7 @@ class KernelLabelProblems(NetworkProblems):
 
     @cached_property
     def parents(self) -> np.ndarray:
-        """Return (labels, labels) by index, row k the parents of label k; read-only."""
+        """Return (labels, labels) by index; row k marks the parents of label k; read-only."""
         by_label = np.argsort(self.ordering)
         return self.sees()[1 : 1 + self.num_labels].T[np.ix_(by_label, by_label)]
 
@@ -126,7 +126,7 @@ class KernelLabelProblems(NetworkProblems):
     def triangle(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield each block of rows: the first row, and kernel values from the first row's column on.
 
-        Covered are all values on and above the diagonal, in double precision.
+        The blocks cover all values on and above the diagonal, in double precision.
         """
         step = self._rows_at_once()
         for first in range(0, self.num_instances, step):
@@ -146,7 +146,7 @@ class KernelLabelProblems(NetworkProblems):
         return (weights[: self.num_instances] * self.fields(weights)).sum(0)
 
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
-        """Return β_lk = α_lk s_lk over v_k = scale Σ_l β_lk context_l, (columns, labels)."""
+        """Return β_lk = α_lk s_lk, and below it v_k = scale Σ_l β_lk context_l, (columns, labels)."""
         signed = (dual_coef * self.spins).T
         return np.vstack([signed, self._context_weights(signed)])
 

@@ -1,8 +1,8 @@
 """Pegasos for label problems: stochastic subgradient steps of size 1/(λt), with a duality gap.
 
-Source: Shalev-Shwartz et al. 2007. A pass visits every instance once, in random order. The iterate is then w
-= Σ_l α_l s_l (features, context)_l with α_l = C_l · (share of l's visits within the margin), which lies in
-the dual's box, so the gap of the dual solvers is also valid here.
+Source: Shalev-Shwartz et al. 2007. A pass visits every instance once, in random order. Then w = Σ_l α_l s_l
+(features, context)_l with α_l = C_l · (share of the visits to l within the margin). These α are in the box of
+the dual, so the gap of the dual solvers is valid here, too.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ def init(problems: LabelProblems) -> NetworkState:
     """Return the state at zero weights.
 
     Raises:
-        ValueError: missing labels, because Pegasos does not impute.
+        ValueError: labels are missing, which Pegasos does not impute.
     """
     missing = int((problems.spins == 0).sum())
     if missing:
-        raise ValueError(f"problems: expected no missing labels, got {missing}; dual_coordinate imputes them")
+        raise ValueError(f"problems: expected no missing labels, got {missing}; use dual_coordinate")
     return certified(problems, np.zeros(problems.spins.shape), num_iters=0)
 
 
 def update(problems: LabelProblems, state: NetworkState, *, seed: int = 0) -> NetworkState:
-    """Run one pass over all instances in random order, in small batches, for all labels at once."""
+    """Make one pass over all instances in random order, in small batches, for all labels at once."""
     instances, passes = problems.num_instances, state.num_iters
-    # The weights are the sums of all steps divided by the number of visits, so the factor 1 − 1/t on every
-    # weight in every step costs nothing.
+    # Sums of steps are stored, and divided by the number of visits to get the weights: so the factor 1 − 1/t
+    # of every step costs nothing.
     visits = passes * instances
     sums = np.stack([state.weights * visits, np.zeros_like(state.weights)])
     order = np.random.default_rng((seed, passes)).permutation(instances)
     hit = step_along(problems, sums, visits, order, instances)
     visits += instances
-    # Rounding can move a mean out of the box.
+    # The minimum keeps the mean in the box in spite of rounding.
     duals = np.minimum((state.dual_coef * passes + hit * problems.upper) / (passes + 1), problems.upper)
     weights = sums[0] / visits
     return NetworkState(duals, weights, problems.primal(weights), problems.dual(duals, weights), passes + 1)
@@ -50,13 +50,13 @@ def step_along(
     """Visit the instances in ``order``, in small batches, for all labels at once.
 
     Args:
-        sums: (2, columns, labels), changed in place: sums of all steps so far, and of the steps times the
-            number of visits at each. The weights are the first divided by the number of visits.
-        visits: visits so far.
-        epoch: number of instances in the objective: 1/λ = C · epoch.
+        sums: (2, columns, labels), changed in place: the sum of all steps so far, and the sum of the steps
+            times the number of visits at each. The weights are the first sum divided by the number of visits.
+        visits: the number of visits so far.
+        epoch: the number of instances in the objective: 1/λ = C · epoch.
 
     Returns:
-        Whether each instance was within the margin, (labels, instances).
+        For each label and instance, whether the instance was within the margin, (labels, instances).
     """
     width = problems.num_features
     hit = np.zeros(problems.spins.shape, np.bool_)
@@ -77,8 +77,8 @@ def step_along(
 def mean_weights(sums: np.ndarray, visits: int) -> np.ndarray:
     """Return the mean of the weights after each visit t, with weight t, from :func:`step_along`'s sums.
 
-    The last weights move by each further step; the mean's error has no factor log t (Lacoste-Julien et al.
-    2012). As the weights after visit t are the sum of the steps divided by t, a step at visit s counts
+    The last weights still move with each step; the error of the mean has no factor log t (Lacoste-Julien et
+    al. 2012). As the weights after visit t are the sum of the steps divided by t, a step at visit s counts
     visits − s + 1 times.
     """
     return 2 / visits * (sums[0] - sums[1] / (visits + 1))

@@ -1,4 +1,4 @@
-"""The K hinge problems of a sigmoid belief network: one binary problem a label, all with the same inputs."""
+"""The hinge problems of a sigmoid belief network: one binary problem for each label, with the same inputs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lmbm_torch.kernels.threads import single_threaded
 
 Features = np.ndarray | sparse.csr_array
 
-# Least columns, and largest share of non-zero values, of dense rows converted to CSR: 600 columns then take
-# .3 to .5 of the time, 100 columns .7 to .9.
+# Dense rows become CSR if they have at least so many columns, and at most so large a share of non-zero
+# values: 600 columns then take 0.3 to 0.5 of the time, 100 columns 0.7 to 0.9.
 MANY_COLUMNS = 100
 MOSTLY_ZEROS = 0.1
-# Share of non-zero values above which CSR takes as many bytes as an array, and 1.1 to 6.7 times as long.
+# Largest share of non-zero values for CSR: beyond, CSR is as large as an array and 1.1 to 6.7 times as slow.
 MOSTLY_FULL = 2 / 3
 
 
@@ -33,7 +33,7 @@ class NetworkSettings(TypedDict, total=False):
         parents: False for independent labels, True for all labels before; or (labels, labels), True where
             the row's label has the column's label, before it in the ordering, as parent.
         cliques: sets of three or more labels; the last in the ordering is the child.
-        C: the loss's weight in ½‖w‖² + C Σ losses.
+        C: the weight of the losses in ½‖w‖² + C Σ losses.
         sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
         margin: γ.
     """
@@ -47,13 +47,13 @@ class NetworkSettings(TypedDict, total=False):
 
 
 class NetworkWeights(NamedTuple):
-    """Weights of a sigmoid belief network, counted by label index.
+    """Weights of a sigmoid belief network, with labels by index.
 
     Args:
         features: (labels, features).
         bias: (labels,).
-        parents: (labels, labels), row i the weights of label i's parents.
-        cliques: (cliques,), in the order of the request.
+        parents: (labels, labels), row i has the weights of label i's parents.
+        cliques: (cliques,), in the order in which the caller gave the cliques.
     """
 
     features: np.ndarray
@@ -63,9 +63,9 @@ class NetworkWeights(NamedTuple):
 
 
 class HingeProblem:
-    """Labels' hinge losses: spins (labels, instances), 0 for missing labels, and duals in [0, ``upper``].
+    """Hinge losses of labels: spins (labels, instances), 0 for missing labels, and duals in [0, ``upper``].
 
-    ``upper`` is (instances,), or (labels, instances) for separate weights of each label.
+    ``upper`` is (instances,), or (labels, instances) if each label has its own weights.
     """
 
     spins: np.ndarray
@@ -83,13 +83,13 @@ class HingeProblem:
         """Return a float64 copy of the duals (labels, instances), zero if None.
 
         Raises:
-            ValueError: duals of the wrong shape or outside the box [0, C_l].
+            ValueError: the duals have a wrong shape, or are outside the box [0, C_l].
         """
         if dual_coef is None:
             return np.zeros(self.spins.shape)
         check_shape("dual_coef", dual_coef, *self.spins.shape)
         if not ((dual_coef >= 0) & (dual_coef <= self.upper * (self.spins != 0))).all():
-            raise ValueError("dual_coef: expected values between 0 and C (0 where a label is missing)")
+            raise ValueError("dual_coef: expected 0 to C (0 for missing labels), got other values")
         return np.array(dual_coef, np.float64)
 
 
@@ -99,19 +99,19 @@ class NetworkProblems(HingeProblem, ABC):
 
     Source: lmbm_and_lmsbn_2010, Equation 6, with C = 1/(λN). The field z_lk is linear in the instance's
     features and in the instance's *context*: the constant 1, the spins of the labels before k, and the
-    products of spins in k's cliques. Labels are counted by position in the ordering.
+    products of spins in k's cliques. Labels are numbered by position in the ordering.
 
     Args:
         spins: (labels, instances) in {−1, +1}, 0 for a missing label.
         context: (instances, columns): 1, then the spins, then the cliques' products.
-        shared: (labels,): label k sees the first ``shared[k]`` columns of the context …
-        own: (labels + 1,): … and the columns from ``own[k]`` up to ``own[k + 1]``.
-        cliques: the clique of each column from ``own[0]`` on, child last; of two labels for a given parent.
-        C: the losses' weight.
+        shared: (labels,): label k sees the first ``shared[k]`` columns of the context, and
+        own: (labels + 1,): the columns from ``own[k]`` up to ``own[k + 1]``.
+        cliques: the clique of each column from ``own[0]`` on, child last; for a given parent, a pair.
+        C: the weight of the losses.
         upper: (instances,), C_l = C · sample weight, the upper bound of the duals; or (labels, instances).
         margin: γ.
         ordering: (labels,), the label at each position.
-        clique_order: (cliques,), index of each clique in the requested list.
+        clique_order: (cliques,), the index of each clique in the caller's list.
     """
 
     spins: np.ndarray
@@ -128,11 +128,11 @@ class NetworkProblems(HingeProblem, ABC):
     @property
     @abstractmethod
     def num_features(self) -> int:
-        """Return the number of weights of a label without the context's."""
+        """Return the number of weights of a label for the features."""
 
     @property
     def num_columns(self) -> int:
-        """Return the number of weights of a label, of the features and then the context."""
+        """Return the number of weights of a label for the features and the context."""
         return self.num_features + self.context.shape[1]
 
     @abstractmethod
@@ -148,7 +148,7 @@ class NetworkProblems(HingeProblem, ABC):
         """Return the weights (columns, labels) of duals (labels, instances)."""
 
     def sees(self) -> np.ndarray:
-        """Return (columns of the context, labels), True where the label has a weight; read-only."""
+        """Return a mask (columns of the context, labels), true if the label has a weight; read-only."""
         return self._sees
 
     @cached_property
@@ -161,7 +161,7 @@ class NetworkProblems(HingeProblem, ABC):
         return self.losses(self.fields(weights))
 
     def losses(self, fields: np.ndarray) -> np.ndarray:
-        """Return [γ − s z]_+ of given fields z; both (instances, labels)."""
+        """Return [γ − s z]_+ for fields z; both are (instances, labels)."""
         spins = self.spins.T
         return np.where(spins == 0, 0.0, np.maximum(self.margin - spins * fields, 0.0))
 
@@ -174,7 +174,7 @@ class NetworkProblems(HingeProblem, ABC):
         return self.upper @ losses if self.upper.ndim == 1 else np.einsum("kl,lk->k", self.upper, losses)
 
     def by_box(self, labels: np.ndarray) -> Iterator[tuple[Self, np.ndarray]]:
-        """Yield problems with a common box, upper (instances,), and the members of ``labels``."""
+        """Yield problems with ``upper`` (instances,), each with the ``labels`` that share these bounds."""
         if self.upper.ndim == 1:
             yield self, labels
             return
@@ -182,7 +182,7 @@ class NetworkProblems(HingeProblem, ABC):
             yield replace(self, upper=self.upper_of(label)), np.array([label])
 
     def upper_of(self, label: int) -> np.ndarray:
-        """Return (instances,), the bounds of one label's duals, by position."""
+        """Return the upper bounds of the duals of the label at a position, (instances,)."""
         return self.upper if self.upper.ndim == 1 else self.upper[label]
 
     def dual(self, dual_coef: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -190,7 +190,7 @@ class NetworkProblems(HingeProblem, ABC):
         return self.margin * dual_coef.sum(1) - 0.5 * self.square_norms(weights)
 
     def network(self, weights: np.ndarray) -> NetworkWeights:
-        """Return the weights counted by label index."""
+        """Return the weights with labels by index."""
         width, labels = self.num_features, self.num_labels
         by_label = np.argsort(self.ordering)
         among = weights[width + 1 : width + 1 + labels].T.copy()
@@ -204,14 +204,14 @@ class NetworkProblems(HingeProblem, ABC):
             features=weights[:width].T[by_label],
             bias=weights[width][by_label],
             parents=among[by_label][:, by_label],
-            # Given parents follow the requested cliques.
+            # Given parents come after the caller's cliques.
             cliques=cliques[: len(cliques) - len(given)],
         )
 
     def stages(self) -> Iterator[range]:
         """Return the ranges of positions to train together; a label with missing values ends a stage.
 
-        The label's own classifier imputes the missing values before a later label sees the label.
+        The label's own classifier imputes the missing values before later labels use them.
         """
         is_last = (self.spins == 0).any(1)
         is_last[-1] = True
@@ -229,7 +229,7 @@ class NetworkProblems(HingeProblem, ABC):
         return replace(self, context=_context(spins, self.cliques))
 
     def complete(self, weights: np.ndarray) -> Self:
-        """Impute every missing label in turn; afterwards all losses count."""
+        """Impute the missing values of all labels in turn; afterwards all losses count."""
         if self.spins.all():
             return self
         problems = self
@@ -241,7 +241,7 @@ class NetworkProblems(HingeProblem, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelProblems(NetworkProblems):
-    """The problems of a network with fields linear in features; see :meth:`from_labels`.
+    """The problems of a belief network with fields linear in features; see :meth:`from_labels`.
 
     Args:
         features: (instances, features), dense or CSR.
@@ -255,19 +255,19 @@ class LabelProblems(NetworkProblems):
     def from_labels(
         cls, features: Features, labels: np.ndarray, **settings: Unpack[NetworkSettings]
     ) -> LabelProblems:
-        """Build the problems of a network with all earlier labels as possible parents of each label.
+        """Build the problems of a belief network in which all earlier labels may be parents of a label.
 
         Args:
             features: (instances, features), dense or CSR.
-            labels: (instances, labels) in {0, 1}; NaN is a missing label, without a loss; :meth:`impute`
-                fills in the spin for later labels.
+            labels: (instances, labels) in {0, 1}; NaN is a missing label, which has no loss; :meth:`impute`
+                fills in its spin for later labels.
             settings: see :class:`NetworkSettings`.
 
         Raises:
-            ValueError: wrong shapes, values not finite, labels other than 0, 1 and NaN, negative sample
-                weights, an ordering that is no permutation, a clique too small, with a repeated or unknown
-                label.
-            TypeError: features neither float32 nor float64, labels without numbers.
+            ValueError: a shape is wrong; a value is not finite; labels are not 0, 1 or NaN; a sample weight
+                is negative; the ordering is no permutation; a clique is too small, or has a repeated or
+                unknown label.
+            TypeError: features are neither float32 nor float64, or labels are no numbers.
         """
         features, square_norm = rows_with_norms(features)
         structure = network_structure(len(square_norm), labels, **settings)
@@ -344,7 +344,7 @@ def _given_parents(parents: np.ndarray, position: np.ndarray) -> list[tuple[int,
     check_shape("parents", parents, len(position), len(position))
     pairs = [(int(position[parent]), int(position[child])) for child, parent in np.argwhere(parents)]
     if any(parent >= child for parent, child in pairs):
-        raise ValueError("parents: expected parents before their children in the ordering, got others")
+        raise ValueError("parents: expected parents before children in the ordering, got some after")
     return pairs
 
 
@@ -370,14 +370,14 @@ def feature_rows(features: Features) -> Features:
     Wide arrays of nearly all zeros, such as word counts, become CSR, and nearly full CSR becomes an array.
 
     Raises:
-        ValueError: another number of dimensions, values not finite.
-        TypeError: neither float32 nor float64.
+        ValueError: ``features`` is no matrix, or has values that are not finite.
+        TypeError: ``features`` is neither float32 nor float64.
     """
     if sparse.issparse(features):
         features = canonical(features)
         values = features.data
     else:
-        # NumPy sums unaligned memory, as received from another process, in another order.
+        # Aligned, since NumPy sums unaligned memory (as from another process) in another order.
         features = values = np.require(features, requirements=["C", "ALIGNED"])
     check_shape("features", features, None, None)
     if values.dtype not in (np.float32, np.float64):
@@ -387,7 +387,7 @@ def feature_rows(features: Features) -> Features:
 
 
 def _as_fast_rows(features: Features) -> Features:
-    """Choose dense or CSR, whichever the solvers read faster."""
+    """Return the features as an array or as CSR, whichever the solvers read faster."""
     rows, columns = features.shape  # pyright: ignore[reportGeneralTypeIssues]
     if isinstance(features, sparse.csr_array):
         return features.toarray() if features.nnz > MOSTLY_FULL * rows * columns else features
@@ -396,26 +396,26 @@ def _as_fast_rows(features: Features) -> Features:
 
 
 def sample_weights(sample_weight: np.ndarray | None, instances: int, labels: int | None = None) -> np.ndarray:
-    """Return checked sample weights, (instances,); ones if not given.
+    """Check sample weights, and return them, (instances,); without weights, all weights are 1.
 
     Args:
-        labels: number of labels, if (instances, labels) is allowed too.
+        labels: the number of labels, if weights (instances, labels) are allowed, too.
 
     Raises:
-        ValueError: another shape, negative values, values not finite.
+        ValueError: the weights have another shape, negative values, or values that are not finite.
     """
     weight = np.ones(instances) if sample_weight is None else np.asarray(sample_weight, np.float64)
     check_shape("sample_weight", weight, instances, *([labels] if labels and weight.ndim == 2 else []))
     check_finite("sample_weight", weight)
     if (weight < 0).any():
-        raise ValueError(f"sample_weight: expected no negative values, got {(weight < 0).sum()}")
+        raise ValueError(f"sample_weight: expected no negative values, got {(weight < 0).sum()} of them")
     return weight
 
 
 def canonical(features: Any) -> sparse.csr_array:
-    """Return CSR with sorted indices, without duplicates and zeros; a copy if necessary.
+    """Return CSR with sorted indices, without duplicates and zeros; copy if necessary.
 
-    Indices are 32-bit where possible.
+    Indices are 32-bit if possible.
     """
     rows = sparse.csr_array(features)
     if not rows.has_canonical_format or not rows.data.all():
@@ -440,5 +440,5 @@ def row_square_norms(features: Features) -> np.ndarray:
 def _context(spins: np.ndarray, cliques: Sequence[tuple[int, ...]]) -> np.ndarray:
     constant = np.ones((len(spins), 1), np.int8)
     products = [spins[:, clique[:-1]].prod(1, keepdims=True, dtype=np.int8) for clique in cliques]
-    # Row-major, as the solvers read: hstack would keep the column order of a transposed input.
+    # In row-major order, as the solvers read; hstack would keep the order of a transposed input.
     return np.ascontiguousarray(np.hstack([constant, spins, *products]))

@@ -1,4 +1,4 @@
-"""State, stages and C path of the dual solvers of label problems."""
+"""States of the dual solvers of label problems, the stages of training, and paths over C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS_PER_CALLBACK = 5
 
 @dataclass(frozen=True)
 class NetworkState(SolverState):
-    """Feasible duals, the weights, and both values.
+    """Feasible duals, their weights, and the primal and dual values.
 
     Args:
         dual_coef: (labels, instances).
@@ -25,7 +25,7 @@ class NetworkState(SolverState):
         primal: (labels,), each label's objective at ``weights``.
         dual: (labels,), each label's dual value at ``dual_coef``.
         num_iters: see :class:`SolverState`.
-        stage: positions of the labels in training by :func:`~lmbm_torch.solvers.base.run`; None for all
+        stage: the positions of the labels that :func:`~lmbm_torch.solvers.base.run` trains now; None for all
             labels together, with a common gap.
     """
 
@@ -50,7 +50,7 @@ def init(problems: NetworkProblems, dual_coef: np.ndarray | None = None) -> Netw
     """Return the state at ``dual_coef`` (labels, instances), by default at zero.
 
     Raises:
-        ValueError: duals of the wrong shape or outside the box [0, C_l].
+        ValueError: the duals have a wrong shape, or are outside the box [0, C_l].
     """
     return certified(problems, problems.feasible(dual_coef), 0, next(problems.stages(), None))
 
@@ -65,7 +65,7 @@ def certified(
 
 
 def unsolved(state: NetworkState, labels: np.ndarray | range, tol: float) -> np.ndarray:
-    """Return whether each of ``labels`` has a relative gap above ``tol``, compared as in the solvers."""
+    """Return for each of ``labels`` whether its relative gap is above ``tol``, compared as in the solvers."""
     return (state.primal - state.dual > tol * state.primal)[labels]
 
 
@@ -73,10 +73,10 @@ class UpdateSettings(TypedDict, total=False):
     """Settings of an ``update``; :func:`work` holds the defaults.
 
     Args:
-        tol: labels with a relative gap of at most ``tol`` are left as is.
-        num_iters: most rounds.
-        seed: seed of the order of visits to instances.
-        positions: labels to train, by position in the ordering; all by default.
+        tol: labels with a relative gap of at most ``tol`` stay unchanged.
+        num_iters: the largest number of rounds.
+        seed: the seed of the order in which instances are visited.
+        positions: the labels to train, by position in the ordering; by default all.
     """
 
     tol: float
@@ -117,17 +117,17 @@ def work(
 
 
 def limits(state: NetworkState, tol: float, left: int, watched: bool) -> dict[str, Any]:
-    """Return arguments for the next ``update``: all rounds, or few if a callback waits for the state."""
+    """Return arguments for the next ``update``: all rounds that are left, or few if a callback waits."""
     rounds = min(ROUNDS_PER_CALLBACK, left) if watched else left
     return {"tol": tol, "num_iters": rounds, "positions": state.stage}
 
 
 def next_stage(problems: NetworkProblems, state: NetworkState) -> tuple[NetworkProblems | None, NetworkState]:
-    """Impute the missing values of the stage's last label, before later labels see the label.
+    """Impute the missing values of the stage's last label, before later labels use them.
 
     Returns:
-        The completed problems and the first state of the next stage; after the last stage None and the state,
-        certified anew.
+        The completed problems and the first state of the next stage; after the last stage, None and the state
+        with a new certificate.
     """
     following = following_stage(problems, state)
     if following is None:
@@ -149,17 +149,17 @@ def path(
     penalties: Sequence[float],
     **settings: Any,
 ) -> Iterator[NetworkState]:
-    """Solve for one C after another, each from the last duals scaled to the new box.
+    """Solve for one C after another; each start is the last solution's duals, scaled to the new box.
 
     Args:
         penalties: values of C.
         settings: arguments of :func:`~lmbm_torch.solvers.base.run`.
 
     Yields:
-        The state for each of ``penalties``, in the given order (fastest in rising order).
+        The state for each of ``penalties``, in the given order (ascending order is fastest).
 
     Raises:
-        ValueError: penalties not above zero; see also :func:`~lmbm_torch.solvers.base.run`.
+        ValueError: a penalty is not above zero; see also :func:`~lmbm_torch.solvers.base.run`.
     """
     weight = problems.upper / problems.C
     duals, last = None, None

@@ -7,8 +7,8 @@ optimization of structured SVMs", ICML 2016. The dual has one variable for each 
     max_α Σ α_l(y) Δ(y_l, y) − ½‖w‖²,   w = Σ α_l(y) ψ_l(y),   α ≥ 0,   Σ_y α_l(y) = C_l
 
 and is stored as the planes of the labellings seen so far. A pass moves duals between an example's planes with
-closed-form steps until little of the gap among known planes is left, and decodes all examples once at the
-final weights, which gives the gap and new planes for the next pass.
+closed-form steps until the gap among the known planes is small. Then it decodes all examples once at the
+final weights, which gives the true gap and new planes for the next pass.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from lmbm_torch.solvers.structural.problems import (
     StructuralWeights,
 )
 
-# Passes after which a plane without a dual is dropped; the oracle finds a plane again if needed. Longer
-# memory saved no passes, and sweeps read all planes.
+# Number of passes after which a plane with dual 0 is dropped; if it is needed, the oracle finds it again.
+# Keeping planes longer saved no passes, and sweeps read all planes.
 MAX_IDLE_PASSES = 2
-# Bytes of planes above which a plane without a dual is dropped at once: with 10,000 examples of 100 coupled
-# labels a fit peaks at 1.8 GiB in place of 2.5 after three passes (scripts/bench/memory.py).
+# Largest bytes of planes: beyond, planes with dual 0 are dropped at once. With 10,000 examples of 100 coupled
+# labels a fit of three passes then needs 1.8 GiB instead of 2.5 (scripts/bench/memory.py).
 MOST_PLANE_BYTES = 2**29
 # A pass ends once the gap among the known planes is below this share of the true gap.
 KNOWN_GAP_SHARE = 0.3
@@ -41,12 +41,12 @@ MAX_SWEEPS = 200
 
 @dataclass(frozen=True)
 class KnownPlanes:
-    """The planes seen so far, with duals.
+    """The planes found so far, with their duals.
 
     Args:
-        planes: for each example the truth first, then the remembered labellings.
+        planes: for each example the plane of the truth, then the planes of other labellings.
         dual_coef: (planes,), α; the sum over an example's planes is C_l.
-        idle: (planes,), passes since each plane had a dual.
+        idle: (planes,), the number of passes since each plane had a dual above 0.
     """
 
     planes: CuttingPlanes
@@ -54,7 +54,7 @@ class KnownPlanes:
     idle: np.ndarray
 
     def join(self, found: CuttingPlanes, kept: np.ndarray, new: np.ndarray) -> KnownPlanes:
-        """Return the ``kept`` planes, and the ``new`` ones of the found planes without duals, by number."""
+        """Return the planes ``kept``, and the found planes ``new`` with dual 0; both are given by number."""
         joined, order = self.planes.join(found, kept, new)
         numbers = (
             np.concatenate([each[kept], np.zeros(len(new), np.int64)]) for each in (self.dual_coef, self.idle)
@@ -74,14 +74,14 @@ class FrankWolfeState(KnownPlanes, CertifiedWeights, SolverState):
 
 
 def init(problem: StructuralProblem) -> FrankWolfeState:
-    """Return the state at zero weights: every example's dual lies with the truth."""
+    """Return the state at zero weights: all of an example's dual is on the truth."""
     planes = CuttingPlanes.of_truths(np.arange(problem.num_examples))
     known = KnownPlanes(planes, problem.upper.copy(), np.zeros(len(planes), np.int64))
     return _certified(problem, known, 0)
 
 
 def scaled(problem: StructuralProblem, state: FrankWolfeState, factor: float) -> FrankWolfeState:
-    """Return the state with another C's planes; ``factor``, the ratio of both C, multiplies the duals."""
+    """Return the state for another C: multiply the duals by ``factor``, the ratio of the new C to the old."""
     return _certified(problem, KnownPlanes(state.planes, factor * state.dual_coef, state.idle), 0)
 
 
@@ -96,13 +96,13 @@ def update(
     """Run one pass.
 
     Args:
-        batch_size: number of examples decoded at the same weights before steps are taken, in an order drawn
-            from the seed; 1 is the original algorithm; all examples by default.
+        batch_size: the number of examples that are decoded at the same weights before steps are made; by
+            default all examples; 1 is the original algorithm.
         seed: seed of the orders of visits to examples.
-        known_share: share of the gap that may remain among the known planes.
+        known_share: a pass ends when the gap among the known planes is at most this share of the true gap.
 
     Raises:
-        ValueError: a state of another problem, a batch size below one.
+        ValueError: the state is of another problem, or the batch size is below one.
     """
     check_shape("state.weights.features", state.weights.features, problem.num_outputs, None)
     check_shape("state.weights.couplings", state.weights.couplings, problem.num_couplings)
@@ -130,7 +130,7 @@ def _swept(
     max_sweeps: int,
     random: np.random.Generator,
 ) -> tuple[KnownPlanes, StructuralWeights]:
-    """Run steps on the planes of some examples; return the duals, and the weights with some round-off."""
+    """Make steps on the planes of some examples; return the duals, and weights that have some round-off."""
     weights, duals = StructuralWeights(*(part.copy() for part in weights)), known.dual_coef.copy()
     kernels("dual.structural").sweeps(
         problem, known.planes, weights, duals, examples, target, max_sweeps, int(random.integers(2**31))
@@ -139,7 +139,7 @@ def _swept(
 
 
 def _certified(problem: StructuralProblem, known: KnownPlanes, num_iters: int) -> FrankWolfeState:
-    """Return the state at the duals, without a sweep's round-off, with the most violated planes added."""
+    """Compute the duals' weights without round-off; return the state with the most violated planes."""
     planes, dual_coef = known.planes, known.dual_coef
     weights = problem.weights(planes, dual_coef)
     found = problem.maximisers(weights)

@@ -25,8 +25,8 @@ from lmbm_torch.kernels.threads import share
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem
 
-# Pairs of sweeps of dual ascent for an example's loss-augmented labelling at most, and the relative gain at
-# which the ascent ends (scripts/bench/snakes.py).
+# Largest number of pairs of sweeps of dual ascent for an example's loss-augmented labelling, and the relative
+# gain at which the ascent ends (scripts/bench/snakes.py).
 ORACLE_SWEEPS, ORACLE_GAIN = 30, 1e-4
 
 
@@ -38,7 +38,7 @@ class GraphRows:
         features: (rows, node features + edge features), CSR; of each graph the nodes first, then the edges.
         start: (graphs + 1,), the first row of each graph.
         edges: for each graph (edges, 2), the nodes' numbers.
-        num_states: of each node.
+        num_states: the number of states of each node.
         directed: whether (r, s) and (s, r) are different outputs of an edge.
     """
 
@@ -81,7 +81,7 @@ class GraphRows:
 
     @cached_property
     def structures(self) -> tuple[FactorScopes, ...]:
-        """Return the structure of each graph; graphs alike share one object."""
+        """Return the structure of each graph; equal graphs share one object."""
         known: dict[tuple[int, bytes], FactorScopes] = {}
         found = []
         for number, edges in enumerate(self.edges):
@@ -144,15 +144,15 @@ def hinge_problem(
 ) -> StructuralProblem:
     """Return min ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] with its oracle.
 
-    The oracle is dual ascent, and for the gap of all examples branch and bound: the labelling found is a
-    plane, and the bound proven counts as the hinge. The duality gap is therefore an upper bound, also where
-    the relaxation is not tight (the survey's section 4.1, local consistency) and the search meets its limit.
+    The oracle is dual ascent; when it is asked for all examples, for the gap, it is branch and bound. The
+    labelling found gives a plane, and the proven bound counts as the hinge. So the duality gap is an upper
+    bound even if the relaxation is not tight (the survey's section 4.1) or the search meets its limit.
 
     Args:
-        labels: (nodes,) of each graph.
-        C: weight of the losses.
-        known: (nodes,) of each graph, whether a node counts in the Hamming loss.
-        node_limit: nodes of an example's search.
+        labels: (nodes,) for each graph.
+        C: the weight of the losses.
+        known: (nodes,) for each graph, whether a node counts in the Hamming loss.
+        node_limit: the largest number of nodes of an example's search.
         sample_weight: (graphs,), multiplies C.
     """
     truths = [rows.outputs(each, graph) for graph, each in enumerate(labels)]
@@ -165,7 +165,7 @@ def hinge_problem(
         def work(at: int) -> None:
             graph = int(examples[at])
             own = scores[first[at] : first[at + 1]]
-            # Steps between need no proof.
+            # Only the gap of all examples needs a proof.
             nodes = node_limit if len(examples) == len(labels) else 1
             found[at] = _most_violating(rows, own, labels[graph], known[graph], truths[graph], graph, nodes)
 
@@ -222,10 +222,10 @@ class Likelihood(NamedTuple):
     """Weights of largest penalised likelihood.
 
     Args:
-        weights: (outputs, features + 1), the last column of the constant feature 1.
-        objective: ½‖w‖² − C Σ log p, of the Bethe approximation where inference is not exact.
-        excess: an upper bound of the distance from the optimum, ½‖gradient‖², as the objective is strongly
-            convex with modulus 1; infinite where inference is not exact or labels are missing.
+        weights: (outputs, features + 1); the last column belongs to the constant feature 1.
+        objective: ½‖w‖² − C Σ log p, by the Bethe approximation if inference is not exact.
+        excess: an upper bound of the objective's distance from the optimum: ½‖gradient‖², as the objective is
+            1-strongly convex; infinite if inference is not exact or labels are missing.
         num_iters: iterations of L-BFGS.
         exact: whether all log partitions are exact.
     """
@@ -246,18 +246,18 @@ def most_likely(
     max_iter: int,
     sample_weight: np.ndarray | None = None,
 ) -> Likelihood:
-    """Minimise ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS; the log partition by elimination or messages.
+    """Minimise ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS, with log partitions by elimination or messages.
 
-    Graphs whose tables fit into :data:`~lmbm_torch.inference.common.limits.LIMITS` have exact sums, and
-    missing labels (−1) are summed out: the objective is then not convex, and the excess infinite. All others
-    have the Bethe approximation by belief propagation, and nothing is certified.
+    If the tables of the graphs fit into :data:`~lmbm_torch.inference.common.limits.LIMITS`, sums are exact;
+    otherwise they are the Bethe approximation by belief propagation, and nothing is certified. Missing labels
+    (−1) are summed out: then the objective is not convex, and the excess is infinite.
     """
     given: Any = rows.features
     features: Any = sparse.hstack([given, np.ones((given.shape[0], 1))], format="csr")
     weight = np.ones(len(labels)) if sample_weight is None else sample_weight
     size, columns = rows.num_outputs, features.shape[1]
     known = rows.known(labels) if any((each < 0).any() for each in labels) else None
-    # Outputs at missing labels are never read.
+    # Missing labels get any output here; it is never read.
     truths = np.concatenate([rows.outputs(np.maximum(each, 0), graph) for graph, each in enumerate(labels)])
     of_row = np.repeat(np.arange(len(labels)), np.diff(rows.start))
     exact = rows.is_narrow
@@ -303,7 +303,7 @@ def _expected(
         by_entry = chances.numpy()
     else:
         log_sums, by_entry = belief_propagation.entries(energy)
-    # All nodes' entries stand before all edges' entries.
+    # The entries of all nodes come before the entries of all edges.
     states, found = rows.num_states, np.zeros_like(scores)
     is_node = np.concatenate(
         [

@@ -40,7 +40,7 @@ class LabelMargins(MarginProblem):
         """Convert a structural problem of label vectors.
 
         Raises:
-            TypeError: a problem of outputs other than label vectors.
+            TypeError: the outputs of the problem are no label vectors.
         """
         if not isinstance(problem.oracle, LabelVectorOracle):
             raise TypeError(
@@ -57,7 +57,7 @@ class LabelMargins(MarginProblem):
         return len(self.oracle.first)
 
     def losses_at(self, flat: np.ndarray, temperature: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return the smoothed losses and gradients, see :meth:`MarginProblem.losses_at`; pairs of spins."""
+        """Return the smoothed losses and gradients, see :meth:`MarginProblem.losses_at`."""
         energy, labels = self._augmented(flat, 1 / temperature)
         found = half_products.moments(energy, torch.from_numpy(self.upper))
         losses = found.log_partition - energy.score(labels)

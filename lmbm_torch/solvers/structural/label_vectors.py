@@ -1,4 +1,4 @@
-"""Structural SVMs for label vectors: pairwise Boltzmann machines, margin-rescaled by the Hamming loss."""
+"""Structural SVMs for label vectors: pairwise Boltzmann machines with margins for the Hamming loss."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from lmbm_torch.solvers.structural.problems import (
     gathered,
 )
 
-# Largest excess of the labelling's score over a decoder's bound, relative to 1 + |score|: round-off.
+# Largest excess of a score over the decoder's bound, relative to 1 + |score|, that counts as round-off.
 BOUND_TOLERANCE = 1e-6
-# Statistics of labellings held at a time, dense; all of 10,000 examples of 100 labels took 1.6 GiB
-# (scripts/bench/memory.py).
+# Largest number of dense statistics of labellings in memory at a time; those of 10,000 examples with 100
+# labels would take 1.6 GiB (scripts/bench/memory.py).
 BLOCK_STATISTICS = 2**22
 
 
 class Decoder(Protocol):
     """A search for labellings of large score: ``decode`` of exact, integer_program or lp_relaxation.
 
-    The decoder's ``bound`` certifies training, so every decoder with a valid bound is allowed, heuristics
-    included: the duality gap shows the shortfall of a heuristic. :func:`decode_with` checks the answers.
+    The decoder's ``bound`` certifies training, so every decoder with a valid bound is allowed, even a
+    heuristic: the duality gap shows how good it is. :func:`decode_with` checks the answers.
     """
 
     def __call__(self, energy: PairwiseEnergy) -> Decoding:
@@ -60,9 +60,9 @@ def decode_with(decoder: Decoder, energy: PairwiseEnergy, **known: Any) -> Decod
     """Run the decoder and check the answer.
 
     Raises:
-        TypeError: no :class:`~lmbm_torch.inference.common.results.Decoding`.
-        ValueError: labels or a bound of another shape, labels other than 0 and 1, relaxed labels beyond [0,
-            1], a bound not finite or below the score of the labels.
+        TypeError: the answer is no :class:`~lmbm_torch.inference.common.results.Decoding`.
+        ValueError: labels or bound have a wrong shape; labels are not 0 or 1; relaxed labels are outside [0,
+            1]; the bound is not finite, or below the score of the labels.
     """
     found = decoder(energy, **known)
     if not isinstance(found, Decoding):
@@ -76,13 +76,13 @@ def decode_with(decoder: Decoder, energy: PairwiseEnergy, **known: Any) -> Decod
     short = found.bound < score - BOUND_TOLERANCE * (1 + score.abs())
     if short.any():
         raise ValueError(
-            f"decoder: expected a bound on every labelling's score, got {int(short.sum())} below that of "
-            f"the decoder's own labelling, such as {found.bound[short][0]:.6g} for {score[short][0]:.6g}"
+            f"decoder: expected bounds on every labelling's score, got {int(short.sum())} below the score of "
+            f"the decoder's labelling, such as bound {found.bound[short][0]:.6g}, score {score[short][0]:.6g}"
         )
     if found.relaxed is not None:
         check_shape("decoder: relaxed", found.relaxed, batch, count)
         if not bool(((found.relaxed >= 0) & (found.relaxed <= 1)).all()):
-            raise ValueError("decoder: expected relaxed labels between 0 and 1, got others")
+            raise ValueError("decoder: expected relaxed labels between 0 and 1, got other values")
     return found
 
 
@@ -107,13 +107,13 @@ def label_vector_problem(
         labels: (instances, labels) in {0, 1}.
         decoder: function that returns labellings of large score and a bound.
         pairs: the coupled pairs of labels.
-        costs: (instances, labels), cost of each wrong label in Δ; 1 by default.
+        costs: (instances, labels), the cost of each wrong label in Δ; 1 by default.
         settings: see :class:`~lmbm_torch.solvers.structural.problems.LossSettings`.
 
     Raises:
-        ValueError: wrong shapes, labels other than 0 and 1, pairs not of two labels or repeated; see also
-            :meth:`StructuralProblem.from_rows`.
-        TypeError: labels without numbers; features neither float32 nor float64; a decoder that is not
+        ValueError: a shape is wrong; labels are not 0 or 1; a pair has not two labels, or is repeated; see
+            also :meth:`StructuralProblem.from_rows`.
+        TypeError: labels are no numbers; features are neither float32 nor float64; the decoder is not
             callable.
     """
     if not callable(decoder):
@@ -134,13 +134,14 @@ def label_vector_problem(
 
 
 def viterbi(energy: PairwiseEnergy, *, known: torch.Tensor | None = None) -> Decoding:
-    """Decode energies with couplings of neighbouring labels i and i + 1 only, by dynamic programming.
+    """Decode energies that couple only neighbouring labels i and i + 1, by dynamic programming.
 
     Args:
-        known: (batch, labels) of {0, 1, NaN}, NaN for a free label; only labellings in agreement compete.
+        known: (batch, labels) of {0, 1, NaN}, NaN for a free label; the answer keeps the known labels.
 
     Raises:
-        ValueError: other couplings; ``known`` of another shape or with other values.
+        ValueError: labels that are not neighbours are coupled; ``known`` of another shape than (batch,
+            labels), or with values that labels do not have.
     """
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     chain = ChainEnergy.from_pairwise(energy, range(energy.num_labels))
@@ -200,7 +201,7 @@ class LabelVectorOracle:
         examples: np.ndarray,
         labels: np.ndarray,
     ) -> CuttingPlanes:
-        """Return the planes that a function makes, of a block of examples at a time to bound memory."""
+        """Return the planes that ``make`` gives for one block of examples after another, to limit memory."""
         size = max(1, BLOCK_STATISTICS // (labels.shape[1] + len(self.first)))
         blocks = [slice(begin, begin + size) for begin in range(0, max(len(labels), 1), size)]
         parts = [make(examples[block], labels[block]) for block in blocks]
@@ -213,7 +214,7 @@ class LabelVectorOracle:
     def _relaxed_planes(
         self, examples: np.ndarray, relaxed: np.ndarray, couplings: np.ndarray
     ) -> CuttingPlanes:
-        """Return planes from P(y_i = 1) and the best consistent marginals of pairs."""
+        """Return planes of relaxed labels, with the best marginals of pairs that are consistent with them."""
         first, second = relaxed[:, self.first], relaxed[:, self.second]
         both = np.where(couplings > 0, np.minimum(first, second), np.maximum(first + second - 1, 0))
         products = 4 * both - 2 * first - 2 * second + 1

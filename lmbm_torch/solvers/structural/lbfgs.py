@@ -1,8 +1,8 @@
-"""Smooth losses of structured outputs by L-BFGS, with a certificate of the distance from the optimum.
+"""L-BFGS for smooth losses of structured outputs, with a certificate of the distance from the optimum.
 
-Plain L-BFGS starts each direction from a multiple of the identity, a poor estimate of the inverse Hessian for
-features in unlike units, far from zero, or with unlike frequencies, corrected only over hundreds of
-iterations. Here the start is an estimate of the Hessian, renewed now and then.
+Plain L-BFGS starts each direction from a multiple of the identity. This is a poor estimate of the inverse
+Hessian if features differ in units or frequencies, or are far from zero, and it takes hundreds of iterations
+to correct. Here the start is an estimate of the Hessian, which is computed again from time to time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lmbm_torch.solvers.structural.linear import Curvature, FlatState
 
 CORRECTIONS = 6
 Corrections = tuple[tuple[np.ndarray, np.ndarray], ...]
-# Least share of the decrease promised by the slope, and largest share of the slope left after a step (Wolfe).
+# Wolfe's conditions: least share of the decrease by the slope, and largest share of the slope after a step.
 SUFFICIENT_DECREASE = 1e-3
 SLOPE_LEFT = 0.9
-# Iterations between two estimates of the Hessian: at least LEAST_SINCE, and SHARE_SINCE of all iterations,
-# because the Hessian changes most at first.
+# Number of iterations between two estimates of the Hessian: at least LEAST_SINCE, and at least the share
+# SHARE_SINCE of all iterations so far, because the Hessian changes most at first.
 LEAST_SINCE, SHARE_SINCE = 5, 0.25
 
 
@@ -34,16 +34,16 @@ class DescentState(FlatState):
 
     Args:
         flat: the weights.
-        num_couplings: number of the last weights.
-        num_outputs: number of outputs of the remaining weights.
+        num_couplings: the number of couplings, which are the last weights.
+        num_outputs: the number of outputs, to which all other weights belong.
         objective: the value at the weights.
         gradient: the gradient at the weights.
         first_slope: ‖gradient‖ at zero weights.
         num_iters: iterations made so far.
-        curvature: an estimate of the Hessian, made after ``estimated`` iterations.
-        estimated: see ``curvature``.
+        curvature: an estimate of the Hessian.
+        estimated: the number of iterations before ``curvature`` was estimated.
         corrections: the last steps, each with the change of the gradient.
-        gained: decrease of the objective by the last iteration.
+        gained: the decrease of the objective in the last iteration.
     """
 
     flat: np.ndarray
@@ -72,7 +72,8 @@ class DescentState(FlatState):
     def gap(self) -> float:
         """Return the larger of the relative gradient and the last iteration's gain relative to the objective.
 
-        For steep losses a first step may leave a thousandth of the gradient far from the optimum.
+        For steep losses, a first step may leave a thousandth of the gradient and still be far from the
+        optimum.
         """
         return max(self.relative_gradient, self.gained / max(self.objective, TINY))
 
@@ -80,14 +81,14 @@ class DescentState(FlatState):
     def excess(self) -> float:
         """Bound the excess of the value over the optimum by ½‖gradient‖²: the objective is 1-strongly convex.
 
-        For a likelihood the bound is also the duality gap to the dual value at the labellings' probabilities.
-        No objective is below zero.
+        For a likelihood, the bound is also the duality gap, with the dual value at the labellings'
+        probabilities. The bound is at most the objective, since no objective is below zero.
         """
         return min(0.5 * self.slope**2, self.objective)
 
     @property
     def relative_excess(self) -> float:
-        """Return the bound relative to the objective; loose for large C."""
+        """Return the bound of :attr:`excess` relative to the objective; it is loose for large C."""
         return self.excess / max(self.objective, TINY)
 
 
@@ -123,10 +124,10 @@ def update(
     """Run one iteration, a line search along the quasi-Newton direction (Nocedal and Wright, Algorithm 7.5).
 
     Args:
-        num_corrections: number of remembered steps, each with twice the weights' memory.
+        num_corrections: the number of remembered steps; each takes twice the memory of the weights.
 
     Returns:
-        The new state; the same state if round-off hides the remaining gain.
+        The new state; the same state if the remaining gain is below round-off.
     """
     check_shape("state.flat", state.flat, problem.num_weights)
     curvature, estimated = state.curvature, state.estimated
@@ -142,7 +143,7 @@ def update(
     flat, value, gradient = found
     step, change = flat - state.flat, gradient - state.gradient
     if not step @ change > 0:
-        # The step is below the resolution of float64.
+        # The step is so small that float64 cannot represent it.
         return state
     corrections = (*corrections, (step, change))[-num_corrections:]
     return replace(
@@ -161,7 +162,7 @@ def update(
 def quasi_newton_direction(
     gradient: np.ndarray, curvature: Curvature, corrections: Corrections
 ) -> np.ndarray:
-    """Return −H gradient, with H up to a factor the inverse Hessian of estimate and corrections.
+    """Return −H gradient, where H is, up to a factor, the inverse Hessian from estimate and corrections.
 
     Args:
         corrections: steps and changes of the gradient, the oldest first; each step has a positive product

@@ -1,4 +1,4 @@
-"""Scores of structured outputs linear in features, and the curvature of losses by the weights."""
+"""Scores of structured outputs that are linear in features, and estimates of the losses' Hessian."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lmbm_torch.solvers.base import TINY, SolverState
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural.problems import StructuralWeights
 
-# Rows of dense features per product.
+# Number of rows of dense features in one matrix product.
 ROWS_AT_ONCE = 4096
-# Most columns, in all and per output, for a Hessian with all pairs of columns: the products then take about
-# as long as four gradients.
+# Largest number of columns, in all and for each output, for a Hessian over all pairs of columns: its products
+# then take about as long as four gradients.
 MOST_COLUMNS, COLUMNS_AN_OUTPUT = 512, 16
 INNER_PRODUCTS = "features: inner products"
 
 
 class FlatState(SolverState):
-    """A state with flat weights as for :class:`LinearOutputs`."""
+    """A state whose weights are flat as in :class:`LinearOutputs`."""
 
     flat: np.ndarray
     num_couplings: int
@@ -40,10 +40,10 @@ class FlatState(SolverState):
 
 
 class Curvature(Protocol):
-    """An estimate of an objective's Hessian by flat weights, with a simple inverse."""
+    """An estimate of an objective's Hessian in flat weights, whose inverse is simple."""
 
     def solve(self, gradient: np.ndarray) -> np.ndarray:
-        """Solve for the flat step with the flat gradient as image."""
+        """Return the flat step that the estimated Hessian maps to the flat gradient."""
         ...
 
 
@@ -54,7 +54,7 @@ class ColumnCurvature:
     Args:
         diagonal: (features + 1, outputs).
         direction: (features + 1, outputs), the common direction of features far from zero.
-        couplings: (couplings,), a diagonal.
+        couplings: (couplings,), the diagonal of the couplings' Hessian.
     """
 
     diagonal: np.ndarray
@@ -80,7 +80,7 @@ class GramCurvature:
     Args:
         vectors: (features + 1, features + 1), the matrix's eigenvectors in columns.
         diagonal: (features + 1, outputs), in the eigenvectors' coordinates.
-        couplings: (couplings,), a diagonal.
+        couplings: (couplings,), the diagonal of the couplings' Hessian.
     """
 
     vectors: np.ndarray
@@ -97,8 +97,7 @@ class GramCurvature:
 class LinearOutputs(ABC):
     """Scores ⟨w_k, x_t⟩ + b_k of each row's outputs, and couplings independent of features.
 
-    Weights are flat: (features, bias) by outputs, with the weights of a sparse row's entry side by side, then
-    the couplings.
+    Weights are a flat vector: first the matrix (features and bias, outputs) row by row, then the couplings.
     """
 
     features: Features
@@ -129,18 +128,18 @@ class LinearOutputs(ABC):
         return flat[self.num_weights - self.num_couplings :]
 
     def by_weights(self, errors: np.ndarray, couplings: np.ndarray) -> np.ndarray:
-        """Return the flat gradient for gradients by scores (rows, outputs) and by couplings."""
+        """Return the flat gradient, given the gradients in scores (rows, outputs) and couplings."""
         return np.concatenate([(self.features.T @ errors).ravel(), errors.sum(0), couplings.ravel()])
 
     def curvature(self, variances: np.ndarray, couplings: np.ndarray) -> Curvature:
-        """Estimate the Hessian of ½‖w‖² and the losses, with rows and outputs treated as independent.
+        """Estimate the Hessian of ½‖w‖² plus the losses, as if rows and outputs were independent.
 
         Args:
-            variances: (rows, outputs), variance of each output times the loss's weight.
-            couplings: (couplings,), second derivatives by each coupling, penalty included.
+            variances: (rows, outputs), the variance of each output times the weight of the loss.
+            couplings: (couplings,), the second derivatives in each coupling, penalty included.
 
         Raises:
-            ValueError: features so large that inner products are not finite.
+            ValueError: features are so large that inner products are not finite.
         """
         if self.num_features <= min(MOST_COLUMNS, COLUMNS_AN_OUTPUT * self.num_outputs):
             return self._gram_curvature(variances, couplings)

@@ -30,7 +30,7 @@ class StructuralWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class CertifiedWeights(Certified):
-    """Weights, the objective (an upper bound for a relaxing oracle), and a dual value."""
+    """Weights, their objective (with a relaxing oracle, an upper bound), and a dual value."""
 
     weights: StructuralWeights
     primal: float
@@ -39,17 +39,17 @@ class CertifiedWeights(Certified):
 
 @dataclass(frozen=True)
 class CuttingPlanes:
-    """Lower bounds loss − ⟨w, ψ⟩ on examples' hinges, each from one labelling; entries of ψ as in CSR.
+    """Lower bounds loss − ⟨w, ψ⟩ on the examples' hinges, one for each labelling found, stored as in CSR.
 
     ψ = φ(x, truth) − φ(x, labelling): a labelling close to the truth has few entries.
 
     Args:
-        example: (planes,), the example with the bounded hinge; ascending.
+        example: (planes,), the example of each plane, ascending.
         loss: (planes,), Δ(truth, labelling).
-        start: (planes + 1,), first entry of each plane.
+        start: (planes + 1,), the index of each plane's first entry.
         index: (entries,), row · outputs + output, rows counted from the example's first row; or −1 − c for
             coupling c.
-        value: (entries,), entries of ψ; a unary entry is multiplied with the row's features.
+        value: (entries,), the entries of ψ; a unary entry is multiplied by the row's features.
     """
 
     example: np.ndarray
@@ -80,7 +80,7 @@ class CuttingPlanes:
 
     @property
     def plane(self) -> np.ndarray:
-        """Return (entries,), the plane of each entry."""
+        """Return the plane of each entry, (entries,)."""
         return np.repeat(np.arange(len(self)), np.diff(self.start))
 
     def select(self, planes: np.ndarray) -> CuttingPlanes:
@@ -90,7 +90,7 @@ class CuttingPlanes:
     def join(
         self, other: CuttingPlanes, own: np.ndarray, new: np.ndarray
     ) -> tuple[CuttingPlanes, np.ndarray]:
-        """Join planes ``own`` of ``self``, first within each example, and ``new`` of ``other``, by number.
+        """Join the planes ``own`` of ``self`` and ``new`` of ``other``; each example's own planes come first.
 
         Returns:
             The planes, and each plane's position among the chosen planes of both, (planes,).
@@ -106,7 +106,7 @@ def gathered(
 
     Args:
         parts: planes, and the numbers of the chosen planes.
-        order: (planes,), positions among the chosen planes of all parts; theirs by default.
+        order: (planes,), positions among the chosen planes of all parts; by default in order.
     """
     example = np.concatenate([planes.example[chosen] for planes, chosen in parts])
     loss = np.concatenate([planes.loss[chosen] for planes, chosen in parts])
@@ -125,9 +125,9 @@ class LossSettings(TypedDict, total=False):
     """Settings of every problem; :meth:`StructuralProblem.from_rows` holds the defaults.
 
     Args:
-        C: the losses' weight in ½‖w‖² + C Σ hinge; biases are regularised like all weights.
+        C: the weight of the losses in ½‖w‖² + C Σ hinge; biases are regularised like all weights.
         sample_weight: (examples,), multiplies C.
-        coupling_penalty: η > 0, multiplies the couplings' squares.
+        coupling_penalty: η > 0, multiplies the squares of the couplings.
     """
 
     C: float
@@ -140,7 +140,7 @@ class Maximisers(NamedTuple):
 
     Args:
         planes: planes in the order of the examples.
-        bound: (examples,), upper bound on every labelling's loss − ⟨w, ψ⟩; the hinge for an exact oracle.
+        bound: (examples,), an upper bound of loss − ⟨w, ψ⟩; the hinge if the oracle is exact.
     """
 
     planes: CuttingPlanes
@@ -173,10 +173,10 @@ class StructuralProblem:
     Args:
         features: (rows, features), dense or CSR; a constant 1 is added to each row.
         start: (examples + 1,), first row of each example.
-        gram: inner products of each example's rows, one flat (rows, rows) matrix after another.
-        gram_start: (examples + 1,).
-        num_outputs: number of weight vectors.
-        num_couplings: number of couplings.
+        gram: the inner products of each example's rows: one flattened (rows, rows) matrix for each example.
+        gram_start: (examples + 1,), the first entry of each example in ``gram``.
+        num_outputs: the number of weight vectors.
+        num_couplings: the number of couplings.
         upper: (examples,), C_l = C · sample weight.
         coupling_penalty: η > 0.
         oracle: function that returns the maximising labellings.
@@ -209,15 +209,15 @@ class StructuralProblem:
 
         Args:
             features: (rows, features), float32 or float64, dense or CSR.
-            start: first row of each example, and the number of rows; by default one row each.
+            start: the first row of each example, then the number of rows; by default one row each.
             C: see :class:`LossSettings`.
             sample_weight: see :class:`LossSettings`.
             coupling_penalty: see :class:`LossSettings`.
 
         Raises:
-            ValueError: wrong shapes, values not finite, negative sample weights, examples without a row, C or
-                the penalty not above zero.
-            TypeError: features neither float32 nor float64.
+            ValueError: a shape is wrong; a value is not finite; a sample weight is negative; an example has
+                no row; C or the penalty is not above zero.
+            TypeError: features are neither float32 nor float64.
         """
         features = feature_rows(features)
         check_count("num_outputs", num_outputs)
@@ -228,7 +228,7 @@ class StructuralProblem:
         if starts.ndim != 1 or len(starts) < 2 or starts[0] != 0 or starts[-1] != rows:
             raise ValueError(f"start: expected numbers from 0 up to the {rows} rows, got {starts.tolist()}")
         if (np.diff(starts) < 1).any():
-            raise ValueError(f"start: expected at least one row an example, got {np.diff(starts).min()}")
+            raise ValueError(f"start: expected at least one row each, got {np.diff(starts).min()}")
         weight = sample_weights(sample_weight, len(starts) - 1)
         gram = _gram(features, starts)
         check_finite("features: inner products", gram)
@@ -277,7 +277,7 @@ class StructuralProblem:
         )
 
     def weights(self, planes: CuttingPlanes, dual_coef: np.ndarray) -> StructuralWeights:
-        """Return w = Σ_p α_p ψ_p, couplings divided by the penalty."""
+        """Return w = Σ_p α_p ψ_p, with the couplings divided by the penalty."""
         size = self.num_rows * self.num_outputs
         total = kernels("dual.structural").sums(
             planes, self._first(planes), dual_coef, size, self.num_couplings
@@ -287,19 +287,19 @@ class StructuralProblem:
         return StructuralWeights(features, total[size:] / self.coupling_penalty)
 
     def square_norm(self, weights: StructuralWeights) -> float:
-        """Return ‖w‖², the couplings counted η times."""
+        """Return ‖w‖², in which squares of couplings count η times."""
         couplings = self.coupling_penalty * np.square(weights.couplings).sum()
         return float(np.square(weights.features).sum() + couplings)
 
     def violated(self, planes: CuttingPlanes, found: CuttingPlanes, weights: StructuralWeights) -> np.ndarray:
-        """Return whether each of ``found``, one plane per example, bounds the hinge best."""
+        """Return for each of ``found``, one plane per example, whether it bounds the hinge best."""
         first = np.searchsorted(planes.example, np.arange(self.num_examples))
         known = np.maximum.reduceat(self.values(planes, weights), first)
-        # A known plane returns with an equal value up to round-off.
+        # With a tolerance: the oracle may find a known plane again, with another round-off.
         return self.values(found, weights) > known + 1e-12 * (1 + np.abs(known))
 
     def primal(self, weights: StructuralWeights, hinge: np.ndarray) -> float:
-        """Return ½‖w‖² + Σ_l C_l hinge_l; the truth's own labelling bounds every hinge by zero from below."""
+        """Return ½‖w‖² + Σ_l C_l hinge_l; no hinge is below zero, the value of the truth."""
         return float(0.5 * self.square_norm(weights) + self.upper @ np.maximum(hinge, 0.0))
 
     def dual(self, planes: CuttingPlanes, dual_coef: np.ndarray, weights: StructuralWeights) -> float:
@@ -307,7 +307,7 @@ class StructuralProblem:
         return float(dual_coef @ planes.loss - 0.5 * self.square_norm(weights))
 
     def _first(self, planes: CuttingPlanes) -> np.ndarray:
-        """Return the first output of each plane's example among the outputs of all rows, (planes,)."""
+        """Return for each plane its example's first output among all rows' outputs, (planes,)."""
         return self.start[planes.example] * self.num_outputs
 
 

@@ -1,14 +1,15 @@
 """Max-margin training by L-BFGS on hinges with decreasing smoothing.
 
-The hinge max_y [Δ(y) + score(y)] − score(truth) is below τ log Σ_y exp((Δ(y) + score(y)) / τ) − score(truth)
-by at most τ times an entropy, and the latter is as smooth as a likelihood (Nesterov 2005). The gradient is an
-expectation over labellings, with marginals feasible in the dual of the hinges: together with the best
-labellings each gradient is a certificate. The temperature τ falls once smoothing is most of the gap.
+The hinge max_y [Δ(y) + score(y)] − score(truth) is replaced by the smoothed hinge τ log Σ_y exp((Δ(y) +
+score(y)) / τ) − score(truth), which is larger by at most τ times an entropy and as smooth as a likelihood
+(Nesterov 2005). Its gradient is an expectation over labellings, whose marginals are feasible in the dual of
+the hinges: together with the best labellings each gradient gives a certificate. The temperature τ is lowered
+once smoothing is most of the gap.
 
-Frank–Wolfe stores labellings (a long chain needs as many as positions that differ) and duals of all
-instances: with chains of 500 positions a hundred passes leave a gap of a fifth, and steps ignore the units of
-columns. Here some fifty gradients give a gap of a thousandth, independent of the length; with more weights
-than rows some hundreds.
+Frank–Wolfe stores labellings and duals of all instances, and long chains need many labellings: with chains of
+500 positions, a hundred passes leave a gap of a fifth. Its steps also ignore that columns differ in units.
+Here some fifty gradients give a gap of a thousandth for any length; with more weights than rows, some
+hundreds.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from lmbm_torch.solvers.structural.lbfgs import DescentState
 from lmbm_torch.solvers.structural.linear import Curvature, LinearOutputs
 from lmbm_torch.solvers.structural.problems import CertifiedWeights, StructuralWeights
 
-# Iterations between two certificates.
+# Number of iterations between two certificates.
 ITERATIONS_AT_ONCE = 5
-# Remembered steps of L-BFGS; many pay, because at low temperature gradients turn within a short step.
+# Number of remembered steps of L-BFGS: many help, as gradients change quickly at low temperature.
 CORRECTIONS = 20
-# Factor of the temperature at each decrease.
+# Factor by which the temperature is lowered.
 COOLING = 0.25
-# Share of the duality gap: the temperature decreases once the possible gain of L-BFGS is at most the share.
+# The temperature is lowered once L-BFGS can gain at most this share of the duality gap.
 ENOUGH = 0.3
-# Lowest temperature, in units of the loss of one position; lower gains are hidden by rounding.
+# Lowest temperature, in units of the loss of one position; below, gains are smaller than rounding errors.
 LEAST_TEMPERATURE = 1e-9
 
 limits = at_most(ITERATIONS_AT_ONCE)
 
 
 class MarginProblem(LinearOutputs):
-    """min_w ½‖w‖² + Σ_x C_x max_y [Δ(y_x, y) + score(x, y) − score(x, y_x)] with summable labellings.
+    """min_w ½‖w‖² + Σ_x C_x max_y [Δ(y_x, y) + score(x, y) − score(x, y_x)], if labellings can be summed.
 
     Attributes:
-        coupling_penalty: η > 0, multiplies the couplings' squares in ‖w‖².
+        coupling_penalty: η > 0, multiplies the squares of the couplings in ‖w‖².
     """
 
     coupling_penalty: float
@@ -52,16 +53,16 @@ class MarginProblem(LinearOutputs):
     def losses_at(self, flat: np.ndarray, temperature: float) -> tuple[float, np.ndarray, np.ndarray]:
         """Return Σ_x C_x (log Σ_y exp(Δ / τ + score) − score(truth)), with gradients.
 
-        The gradients are by scores and by couplings.
+        The gradients are with respect to scores and couplings.
         """
 
     @abstractmethod
     def hinges(self, flat: np.ndarray) -> float:
-        """Return Σ_x C_x max_y […], or an upper bound."""
+        """Return Σ_x C_x max_y […], the sum of the hinges, or an upper bound of it."""
 
     @abstractmethod
     def expected_loss(self, errors: np.ndarray) -> float:
-        """Return Σ_x C_x E[Δ] under the labellings of :meth:`losses_at`, from the gradient by scores."""
+        """Return Σ_x C_x E[Δ] for the distribution of :meth:`losses_at`, from the gradient in scores."""
 
     @abstractmethod
     def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:
@@ -80,7 +81,7 @@ class MarginProblem(LinearOutputs):
         return flat
 
     def square_norm(self, flat: np.ndarray) -> float:
-        """Return ‖w‖², the couplings counted η times."""
+        """Return ‖w‖², in which squares of couplings count η times."""
         return float(flat @ self.penalised(flat))
 
 
@@ -141,7 +142,7 @@ def init(problem: MarginProblem) -> SmoothedState:
 
 
 def resumed(problem: MarginProblem, state: SmoothedState) -> SmoothedState:
-    """Return the state of a problem with other losses at the iterate of a state of the same shape."""
+    """Return the state of a problem with other losses at the weights of a state of the same shape."""
     smoothed = SmoothedProblem(problem, state.temperature)
     flat = state.inner.flat
     check_shape("state.inner.flat", flat, problem.num_weights)
@@ -155,13 +156,13 @@ def resumed(problem: MarginProblem, state: SmoothedState) -> SmoothedState:
 def update(
     problem: MarginProblem, state: SmoothedState, *, num_iters: int = ITERATIONS_AT_ONCE
 ) -> SmoothedState:
-    """Run some iterations at the state's temperature; lower the temperature if little gain is left.
+    """Make some iterations at the state's temperature; lower the temperature if little gain is left.
 
     Returns:
         The new state; the same state if round-off hides the remaining gain.
 
     Raises:
-        ValueError: a state of another problem, ``num_iters`` below one.
+        ValueError: the state is of another problem, or ``num_iters`` is below one.
     """
     check_count("num_iters", num_iters)
     check_shape("state.inner.flat", state.inner.flat, problem.num_weights)
@@ -192,15 +193,12 @@ def _left(smoothed: SmoothedProblem, inner: DescentState) -> float:
 
 
 def _certificate(smoothed: SmoothedProblem, inner: DescentState) -> tuple[float, float]:
-    """Return the objective of the hinges at the weights, and the dual value at the labellings' marginals.
-
-    No objective is below zero.
-    """
+    """Return the hinges' objective at the weights, and the marginals' dual value; both at least 0."""
     problem, temperature = smoothed.problem, smoothed.temperature
     flat = temperature * inner.flat
     primal = 0.5 * problem.square_norm(flat) + problem.hinges(flat)
     _, errors, _ = problem.losses_at(inner.flat, temperature)
-    # Minus the losses' gradient is the marginals' combination of features.
+    # The weights of the marginals are minus the gradient of the losses.
     of_marginals = flat - temperature * problem.unpenalised(inner.gradient)
     return primal, max(problem.expected_loss(errors) - 0.5 * problem.square_norm(of_marginals), 0.0)
 

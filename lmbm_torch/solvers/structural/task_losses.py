@@ -1,10 +1,9 @@
-"""Structural SVMs for label vectors with other losses than Hamming, or with slacks rescaled by the loss.
+"""Structural SVMs for label vectors with losses other than Hamming, or with slacks rescaled by the loss.
 
 Margin rescaling maximises Δ(y) + score(y) − score(truth), slack rescaling Δ(y) (1 + score(y) − score(truth))
-(Tsochantaridis et al. 2004).
-The 0/1 loss has the same problem under both, and needs only the best labelling beside the truth, which
-every decoder that takes known labels finds and certifies. Other losses do not decompose over labels, and
-labellings are enumerated.
+(Tsochantaridis et al. 2004). With the 0/1 loss both are the same problem, which needs only the best labelling
+other than the truth; every decoder that takes known labels finds and certifies it. Other losses are no sums
+over labels, so labellings are enumerated.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers
 
 LOSSES = ("hamming", "zero_one", "f1")
 RESCALINGS = ("margin", "slack")
-# Labels up to which labellings are enumerated: 16,384 scores for each example.
+# Largest number of labels for enumeration: 16,384 scores for each example.
 MOST_LABELS = 14
-# Scores in memory at once, 64 MiB.
+# Largest number of scores in memory at once: 64 MiB.
 SCORES_AT_ONCE = 2**23
 
 
@@ -40,8 +39,8 @@ class TaskLossOracle:
         rescaling: ``"margin"`` or ``"slack"``.
 
     Raises:
-        ValueError: an unknown loss or rescaling; costs with another loss than Hamming; more than
-            ``MOST_LABELS`` labels with another loss than 0/1.
+        ValueError: the loss or the rescaling is unknown; costs are given with a loss other than Hamming;
+            there are more than ``MOST_LABELS`` labels with a loss other than 0/1.
     """
 
     vectors: LabelVectorOracle
@@ -58,7 +57,7 @@ class TaskLossOracle:
         if self.loss != "zero_one" and count > MOST_LABELS:
             raise ValueError(
                 "loss: expected 'zero_one', or 'hamming' with the margin rescaled, for more than "
-                f"{MOST_LABELS} labels, got {self.loss!r} with rescaling={self.rescaling!r} for {count}"
+                f"{MOST_LABELS} labels, got {self.loss!r}, rescaling={self.rescaling!r} and {count} labels"
             )
 
     @property
@@ -87,7 +86,7 @@ class TaskLossOracle:
         truth = self.labels[examples]
         wrong = np.abs(truth - labels) * (1.0 if self.vectors.costs is None else self.vectors.costs[examples])
         losses = self._loss((truth * labels).sum(1), (truth + labels).sum(1), wrong.sum(1))
-        # ξ ≥ Δ (1 − ⟨w, ψ⟩) is the plane of loss Δ and statistics Δ ψ.
+        # With slack rescaling, ξ ≥ Δ (1 − ⟨w, ψ⟩): a plane with loss Δ and statistics Δ ψ.
         value = planes.value * losses[planes.plane] if self.rescaling == "slack" else planes.value
         return replace(planes, loss=losses, value=value)
 
@@ -111,7 +110,7 @@ class TaskLossOracle:
     def _enumerated(
         self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the best labelling's place among all, and its violation, of each example."""
+        """Return for each example the number of the best labelling, and its violation."""
         spins = to_spins(self._every, np.float64)
         pairs = (spins[:, self.vectors.first] * spins[:, self.vectors.second]) @ couplings
         every = scores @ spins.T + pairs
@@ -123,7 +122,7 @@ class TaskLossOracle:
         return best, np.take_along_axis(violation, best[:, None], 1)[:, 0]
 
     def _decoded(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
-        """Return the best labellings beside the truth: with each label wrong in turn, if need be."""
+        """Return the best labellings other than the truth; if need be, with each label wrong in turn."""
         energy, truth = self.vectors.energy(scores, couplings), torch.from_numpy(self.labels[examples])
         found = decode_with(self.decoder, energy)
         labels, bound = _labels(found), found.bound.clone()

@@ -1,6 +1,6 @@
 """Gradients of restricted Boltzmann machines in centred coordinates: units minus means.
 
-Units and inputs with a mean other than 0 correlate the gradients of weights and biases: a step in weights
+Units and inputs with a mean besides 0 correlate the gradients of weights and biases: a step in weights
 undoes a part of a step in biases. In x − E x, v − E v and h − E h the same model is far better conditioned
 (Montavon and Müller, "Deep Boltzmann machines and the centering trick", 2012).
 """
@@ -25,31 +25,31 @@ with naming_extras():
     from lightning.pytorch import Callback, LightningModule, Trainer
 
 
-# Instances of the training part whose features are summed at once.
+# Number of training instances whose features are summed at once.
 INSTANCES_AT_ONCE = 1000
 
 
 class CentredGradients(Callback):
-    """A callback that changes gradients to make descent take the steps of the centred parameters.
+    """A callback that changes gradients so that descent makes the steps of centred parameters.
 
     The centred biases are b′ = visible_bias + visible_weight · E x + coupling · E h and c′ = hidden_bias +
     hidden_weight · E x + couplingᵀ · E v. Model, objective and stationary points stay the same. While E h
     is constant, stochastic gradient descent, with or without momentum, takes these steps exactly; optimizers
     that rescale single gradients rescale the centred gradients.
 
-    E h is the running mean of P(h = 1 | v, x) over the batches, starting at 0. Checkpoints hold E h. A
-    training step that returns ``hidden_mean`` of the batch saves a matrix product here.
+    E h is the running mean of P(h = 1 | v, x) over the batches, starting at 0. Checkpoints hold E h. If the
+    training step returns ``hidden_mean`` of the batch, this callback saves a matrix product.
 
     Args:
         feature_mean: E x over the training data, (features,), or with an encoder the mean of the encoder's
             outputs; by default over the training part, by the encoder at the start of training. None for a
             model without input.
         label_mean: E v, (labels,), also used for missing labels; by default the mean of the training labels.
-        hidden_rate: the weight of a batch in the running mean E h; 0 leaves the hidden units uncentred.
+        hidden_rate: the weight of a batch in the running mean E h; with 0 the hidden units are not centred.
 
     Raises:
-        ValueError: at the start of training, means of another shape than the model's, or a mean of features
-            for a model without input; NaN or infinity in the means; ``hidden_rate`` outside [0, 1].
+        ValueError: ``hidden_rate`` is outside [0, 1]; at the start of training, a mean has another shape than
+            the model's units, or NaN or infinity, or there is a mean of features for a model without input.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class CentredGradients(Callback):
         if not isinstance(model, ConditionalRBM):
             if self.feature_mean is not None:
                 raise ValueError(
-                    "feature_mean: expected none for a machine without input, got one for a "
+                    "feature_mean: expected None for a machine without input, got a mean for a "
                     f"{type(model).__name__}"
                 )
         else:
@@ -92,7 +92,7 @@ class CentredGradients(Callback):
             model.coupling.new_zeros(model.num_hidden) if self.hidden_mean is None else self.hidden_mean
         )
         self.hidden_mean = hidden_mean.to(model.coupling)
-        # Another forward pass would change the state of an encoder with dropout or batch normalisation.
+        # By a hook: another forward pass would change encoders with dropout or batch normalisation.
         self._hook = model.register_forward_hook(self._see)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -137,11 +137,11 @@ class CentredGradients(Callback):
             assert self.label_mean is not None
             labels = torch.where(batch.labels.isnan(), self.label_mean, batch.labels)
             hidden = self._seen.hidden_given_visible(labels).mean(0)
-        # Processes have different examples, and all must take the same step.
+        # The mean over the processes, which have different examples and must make the same step.
         self.hidden_mean.lerp_(trainer.strategy.reduce(hidden, reduce_op="mean"), self.hidden_rate)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running mean E h, and E x, which a trained encoder would not repeat."""
+        """Return the running mean E h, and E x, which a trained encoder would not give again."""
         return {"hidden_mean": self.hidden_mean, "feature_mean": self.feature_mean}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -154,7 +154,7 @@ class CentredGradients(Callback):
 def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
     """Centre gradients of biases (units,) and of weights (units, inputs), given the means of inputs.
 
-    If biases or weights are frozen, the other gradient stays unchanged.
+    If the biases or the weights are frozen, the gradient of the others stays unchanged.
     """
     traded = [
         (by_bias, by_weight, mean)
@@ -163,7 +163,7 @@ def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
     ]
     for by_bias, by_weight, mean in traded:
         by_weight.addr_(by_bias, mean, alpha=-1)
-    # Visible and hidden units share the coupling: biases come after all weights.
+    # Biases are changed after all weights, since visible and hidden units share the coupling.
     for by_bias, by_weight, mean in traded:
         by_bias.addmv_(by_weight, mean, alpha=-1)
 
@@ -173,7 +173,7 @@ def _feature_mean(trainer: Trainer, model: ConditionalRBM) -> Float[Tensor, " fe
     """Return the mean of the model's inputs over the training part, in double precision."""
     part: Any = trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
     total, mode = torch.zeros((), dtype=torch.float64, device="cpu"), model.training
-    # Dropout and batch normalisation as in prediction.
+    # In evaluation mode, for dropout and batch normalisation.
     model.eval()
     for first in range(0, len(part), INSTANCES_AT_ONCE):
         inputs = part.__getitems__(range(first, min(first + INSTANCES_AT_ONCE, len(part)))).features

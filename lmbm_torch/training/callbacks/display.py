@@ -1,4 +1,4 @@
-"""Callbacks of every run: figures and histograms for TensorBoard, a finite objective, and seeded epochs."""
+"""Callbacks of every run: figures and histograms for TensorBoard, a check of the objective, and seeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with naming_extras():
 
 
 class ProgressBar(RichProgressBar):
-    """Lightning's progress bar without the version of the logger."""
+    """Lightning's progress bar without the logger's version number."""
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         metrics = super().get_metrics(trainer, pl_module)
@@ -32,7 +32,7 @@ class ProgressBar(RichProgressBar):
 
 
 class EvaluationCallback(Callback, ABC):
-    """A callback with the decodings of validation and test batches, which subclasses show part by part."""
+    """The base class of callbacks that collect decodings of validation and test batches, and show them."""
 
     @abstractmethod
     def gather(self, decoding: Any, batch: Any) -> None:
@@ -40,7 +40,7 @@ class EvaluationCallback(Callback, ABC):
 
     @abstractmethod
     def show(self, trainer: Trainer, pl_module: LightningModule, part: str) -> None:
-        """Show and drop the decodings of a part, ``"val"`` or ``"test"``."""
+        """Show the collected decodings of a part, ``"val"`` or ``"test"``, and forget them."""
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
@@ -63,7 +63,7 @@ class DependencyHeatmap(Callback):
     """A callback that logs the figure ``fit/dependencies`` after a fit: the couplings of labels.
 
     The figure shows each parent's weight of a directed model, or each pair's coupling of an undirected model.
-    There is no figure of couplings that depend on the features, of larger cliques, or through hidden units.
+    There is no figure for couplings that depend on the features, for larger cliques, or for hidden units.
     """
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -95,7 +95,7 @@ class VisitedNodes(EvaluationCallback):
 
 
 class FiniteObjective(Callback):
-    """A callback that ends the training before a step with an infinite or NaN objective.
+    """A callback to end the training before a step if the objective is infinite or NaN.
 
     The checkpoints are then from the last complete epoch.
     """
@@ -110,13 +110,13 @@ class FiniteObjective(Callback):
         if not math.isfinite(objective):
             raise FloatingPointError(
                 f"objective: expected a finite number, got {objective} in epoch {trainer.current_epoch}, "
-                f"step {trainer.global_step}: look for a learning rate that is too large, or a loss that is "
-                "not defined for these data; the last checkpoint is sound"
+                f"step {trainer.global_step}: the learning rate may be too large, or the loss is "
+                "not defined for these data; the last checkpoint can be used"
             )
 
 
 class SeededEpochs(Callback):
-    """A callback that seeds torch's random numbers, such as in dropout, by seed and epoch.
+    """A callback to set torch's seed, for instance for dropout, from the run's seed and the epoch.
 
     A resumed run then draws the same numbers as an uninterrupted run.
     """
@@ -127,9 +127,9 @@ class SeededEpochs(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        # After the epoch's start, where the data loader draws a number unless the run has just been resumed.
+        # At the first batch: before it the data loader draws a number unless the run was just resumed.
         if batch_idx == 0:
-            # Processes draw different numbers; the first process draws as a single process would.
+            # Each process draws other numbers; the first one those of a run with a single process.
             torch.manual_seed(
                 self.seed * 1_000_003 + trainer.current_epoch + 998_244_353 * trainer.global_rank
             )
@@ -143,7 +143,7 @@ def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
 
 
 def log_figure(trainer: Trainer, name: str, step: int, draw: Callable[..., Any], *content: Any) -> None:
-    """Log the figure ``draw(*content)``, unless None; without a TensorBoard log nothing is drawn."""
+    """Log the figure ``draw(*content)``, unless it is None; draw only if there is a TensorBoard log."""
     for writer in writers(trainer):
         if (figure := draw(*content)) is not None:
             writer.add_figure(name, figure, step, close=False)
@@ -153,7 +153,7 @@ def log_figure(trainer: Trainer, name: str, step: int, draw: Callable[..., Any],
 def _dependencies(module: StructuredModule) -> Any:
     if module.model.num_features is None:
         return None
-    # At zero features: couplings that depend on the input have another shape and no figure.
+    # For zero features; couplings that depend on the input have another shape, and no figure.
     features = next(module.model.parameters()).new_zeros(1, module.model.num_features)
     energy = module.model.energy(features)
     if isinstance(energy, DirectedEnergy) and energy.parents.ndim == 2:

@@ -24,13 +24,13 @@ with naming_extras():
 
 
 class IterationSchedule(Callback):
-    """A schedule of T = ``first`` + epoch iterations of inference, epochs counted from 0.
+    """A schedule of ``first`` + epoch iterations of inference, where epochs are counted from 0.
 
     Belief propagation takes longer to converge as parameters grow (belief_propagation_in_crbms_2017,
     section 6, with ``first`` = 7).
 
     Raises:
-        ValueError: ``first`` below 1.
+        ValueError: ``first`` is below 1.
     """
 
     def __init__(self, first: int = 7) -> None:
@@ -43,10 +43,10 @@ class IterationSchedule(Callback):
 
 
 class BestWeights(Callback):
-    """A callback that restores the weights and the iterations of inference of the best epoch after a fit.
+    """A callback to restore the best epoch's weights and number of iterations after a fit.
 
-    The tested model is then the choice of early stopping. The checkpoint comes from the trainer's first
-    ``ModelCheckpoint`` with a ``monitor``; without a monitor the last weights stay.
+    So the test uses the model that early stopping chooses. The checkpoint comes from the trainer's first
+    ``ModelCheckpoint`` with a ``monitor``; if there is none, the last weights stay.
     """
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -60,7 +60,7 @@ class BestWeights(Callback):
 
 
 class ChangedPixels(EvaluationCallback):
-    """A callback for ``val/`` and ``test/changed_pixel_error``, on data with corrupted labels as features."""
+    """A callback that logs ``val/`` and ``test/changed_pixel_error``; features are corrupted labels."""
 
     def __init__(self) -> None:
         self._error = ChangedPixelError()
@@ -83,14 +83,14 @@ class ImageFigure(Callback):
 
 
 class RestoredImages(ImageFigure):
-    """A callback for ``val/images`` after each validation: clean, corrupted, predicted (paper, Figure 2).
+    """A callback that logs clean, corrupted and predicted images as ``val/images`` (paper, Figure 2).
 
     Args:
-        height, width: of the images.
-        count: number of images, the first images of the validation part.
+        height, width: the size of the images.
+        count: the number of images: the first images of the validation part.
 
     Raises:
-        ValueError: a number below 1.
+        ValueError: a number is below 1.
     """
 
     def on_validation_batch_end(
@@ -107,11 +107,11 @@ class WeightFilters(ImageFigure):
     """A callback that logs ``fit/filters`` after a fit: the couplings of each hidden unit with the pixels.
 
     Args:
-        height, width: of the images.
-        count: number of hidden units, by largest weights.
+        height, width: the size of the images.
+        count: the number of hidden units that are shown, those with the largest weights.
 
     Raises:
-        ValueError: a number below 1.
+        ValueError: a number is below 1.
     """
 
     def __init__(self, height: int = 28, width: int = 28, count: int = 64) -> None:
@@ -129,7 +129,8 @@ class WeightFilters(ImageFigure):
 class MessageConvergence(Callback):
     """A callback that logs a histogram of iterations of inference, ``train/iterations``, after each epoch.
 
-    Instances without convergence count with all iterations; ``train/converged`` is the converged share.
+    Instances that do not converge count with the largest number of iterations; ``train/converged`` is the
+    share that converges.
     """
 
     def __init__(self) -> None:

@@ -22,25 +22,24 @@ with naming_extras():
 
 
 class LogLikelihood(Callback):
-    """A callback for the mean log-likelihood of the validation part, by default of the training part.
+    """A callback that logs the mean log-likelihood of the validation part, else of the training part.
 
-    After the first epoch and then at intervals, ``val/log_likelihood_upper`` by forward annealing and
-    ``val/log_likelihood_lower`` by reverse annealing, in nats, each with a standard error
-    (``…_upper_error``, ``…_lower_error``) and an effective number of samples (``…_upper_size``,
-    ``…_lower_size``). The random numbers are the same each time. Chains start at the frequencies of the
-    training labels.
+    After the first epoch and then at intervals, it logs ``val/log_likelihood_upper`` by forward annealing and
+    ``val/log_likelihood_lower`` by reverse annealing, in nats, each with a standard error (``…_upper_error``,
+    ``…_lower_error``) and an effective number of samples (``…_upper_size``, ``…_lower_size``). The random
+    numbers are the same each time. Chains start at the frequencies of the training labels.
 
     Args:
-        every: interval in epochs.
-        seed: of the estimates.
-        settings: of :func:`~lmbm_torch.inference.sampling.log_likelihood.bounds`, such as
+        every: the interval in epochs.
+        seed: the seed of the estimates.
+        settings: arguments of :func:`~lmbm_torch.inference.sampling.log_likelihood.bounds`, like
             ``num_temperatures``.
 
     Raises:
-        ValueError: ``every`` below 1; when training, a model with input.
+        ValueError: ``every`` is below 1; in training, the model has input.
     """
 
-    # Logged also without a validation part.
+    # Values that are logged even without a validation part.
     logged = "val/log_likelihood_upper", "val/log_likelihood_lower"
 
     def __init__(self, every: int = 10, seed: int = 0, **settings: Any) -> None:
@@ -75,14 +74,14 @@ class LogLikelihood(Callback):
 
 
 class SampledImages(ImageFigure):
-    """A callback for the figure ``train/samples``: P(v = 1 | h) of chains at the model's own temperature.
+    """A callback that logs ``train/samples``: images of P(v = 1 | h) at the model's temperature.
 
-    After the first epoch and then at intervals. Brighter pixels are more probable.
+    The figure is logged after the first epoch and then at intervals. Brighter pixels are more probable.
 
     Args:
         height, width: of the images.
-        count: number of chains.
-        every: interval in epochs.
+        count: the number of chains.
+        every: the interval in epochs.
 
     Raises:
         ValueError: a number below 1.

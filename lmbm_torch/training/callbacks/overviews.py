@@ -1,4 +1,4 @@
-"""Loggers, and overviews in TensorBoard: charts of one run, and settings beside measures of several."""
+"""Loggers, and overviews in TensorBoard: charts of one run, and a table of settings and measures of runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHARTS = {
     },
     "decoding": {
         "share proven optimal": ["Multiline", ["val/proven_optimal", "test/proven_optimal"]],
-        "search nodes an instance": ["Multiline", ["val/mean_nodes", "test/mean_nodes"]],
+        "search nodes for each instance": ["Multiline", ["val/mean_nodes", "test/mean_nodes"]],
     },
     "quality": {
         "exact match": ["Multiline", ["val/exact_match", "test/exact_match"]],
@@ -41,7 +41,7 @@ class GroupedScalars(loggers.TensorBoardLogger):
 
 
 class Charts(Callback):
-    """A callback for charts of several scalars each, in the tab "Custom Scalars"."""
+    """A callback to add charts of several scalars to the tab "Custom Scalars"."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for writer in writers(trainer):
@@ -49,12 +49,12 @@ class Charts(Callback):
 
 
 class Hyperparameters(Callback):
-    """A callback for a row of the tab "HParams": settings and test metrics, to compare runs of a sweep.
+    """A callback to add a row of settings and test metrics to the tab "HParams", to compare runs.
 
     Args:
-        values: settings by name. None is left out; a path such as ``lmbm_torch.losses.local_hinge`` is shown
-            by the last name.
-        measures: tags of logged scalars.
+        values: settings by name. Settings of None are left out; of a path like
+            ``lmbm_torch.losses.local_hinge`` only the last name is shown.
+        measures: the tags of logged scalars.
     """
 
     def __init__(self, values: Mapping[str, Any], measures: tuple[str, ...] = MEASURES) -> None:
@@ -66,7 +66,7 @@ class Hyperparameters(Callback):
         self.measures = measures
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Only the names of the measures matter: the run logs the values under these tags.
+        # Only the names are needed here: the run logs the values under these tags.
         for writer in writers(trainer):
             for record in hparams(self.values, dict.fromkeys(self.measures, 0.0)):
                 assert writer.file_writer is not None
@@ -77,13 +77,13 @@ def mlflow_logger(**options: Any) -> loggers.MLFlowLogger:
     """Make Lightning's logger for MLflow, to a folder unless ``MLFLOW_TRACKING_URI`` names a server.
 
     Args:
-        options: of the logger.
+        options: arguments of the logger.
 
     Raises:
         ModuleNotFoundError: mlflow is not installed.
     """
     with naming_extras():
         import mlflow  # noqa: F401  # pyright: ignore[reportMissingImports]
-    # MLflow 3 refuses folders by default; databases need packages that mlflow-skinny lacks.
+    # MLflow 3 refuses folders by default, but its databases need packages that mlflow-skinny does not have.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     return loggers.MLFlowLogger(**options)

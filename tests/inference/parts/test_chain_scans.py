@@ -62,7 +62,7 @@ def test_chains_without_a_labelling_are_refused(as_on_a_device):
     energy = random_chain_energy(0, 5, batch_size=3, num_states=2, ragged=False)
     energy.unary[1, 3] = -torch.inf
     as_on_a_device()
-    with pytest.raises(ValueError, match="got none in 1, the first at row 1"):
+    with pytest.raises(ValueError, match="got none for 1 chains, the first in row 1"):
         chain_dp.log_partition(energy)
 
 

@@ -62,5 +62,5 @@ def test_features_that_never_occur_with_a_state_are_left_out():
 def test_refuses_negative_features():
     problem = counted_problem()
     negative = LikelihoodProblem(-problem.features, problem.labels, problem.start, 3)
-    with pytest.raises(ValueError, match=r"^features: expected counts, at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"^features: expected counts of at least 0, got -1"):
         iterative_scaling.init(negative)

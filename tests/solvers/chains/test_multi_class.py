@@ -137,7 +137,7 @@ def test_refusals():
     problem = digits(20, 1.0)
     state = multi_class.init(problem)
     chains = ChainKernelProblem(problem.gram, problem.labels, np.array([0, 5, 20]), 10)
-    with pytest.raises(ValueError, match="start: expected chains of one position, got one of 15"):
+    with pytest.raises(ValueError, match="start: expected chains of one position, got a chain of 15"):
         multi_class.init(chains)
     with pytest.raises(ValueError, match=r"state\.nodes"):
         multi_class.update(digits(30, 1.0), state)

@@ -174,9 +174,9 @@ def test_bad_problems_are_refused():
     def changed(**others):
         return TreeLikelihood(**{**fields, "num_states": 3, **others})
 
-    with pytest.raises(ValueError, match="sizes: expected at least 1 and 13 in all"):
+    with pytest.raises(ValueError, match="sizes: expected at least 1 each, 13 in all"):
         changed(sizes=problem.sizes + 1)
-    with pytest.raises(ValueError, match="parents of tree 1: expected −1 to -1 at node 0, got 0"):
+    with pytest.raises(ValueError, match="parents of tree 1: expected −1 to -1 for node 0, got 0"):
         changed(parents=problem.parents.clamp(min=0).index_fill(0, torch.tensor([0]), -1))
     with pytest.raises(ValueError, match="labels: expected 0 to 1"):
         changed(num_states=2)

@@ -173,7 +173,7 @@ def test_bad_calls_are_refused_by_name(solver):
         "tol: expected": lambda: run(solver, problem, tol=0.0),
         "max_iter: expected": lambda: run(solver, problem, max_iter=0),
         "dual_coef: expected shape": lambda: solver.init(problem, np.zeros((3, 25))),
-        "dual_coef: expected values between": lambda: solver.init(problem, np.full((4, 25), 1.1)),
+        "dual_coef: expected 0 to C": lambda: solver.init(problem, np.full((4, 25), 1.1)),
         "state.dual_coef: expected shape": lambda: solver.update(
             problem, solver.init(random_shared_problem(0, instances=5))
         ),

@@ -317,7 +317,7 @@ def test_bad_input_is_refused_by_name():
     state = dual_coordinate.init(problems)
     refusals = {
         "dual_coef: expected shape": lambda: dual_coordinate.init(problems, np.zeros((3, 2))),
-        "dual_coef: expected values between": lambda: dual_coordinate.init(problems, np.full((3, 25), -0.1)),
+        "dual_coef: expected 0 to C": lambda: dual_coordinate.init(problems, np.full((3, 25), -0.1)),
         "tol: expected a finite number": lambda: run(dual_coordinate, problems, tol=0.0),
         "max_iter: expected an integer": lambda: run(dual_coordinate, problems, max_iter=0),
         "state.dual_coef: expected shape": lambda: dual_coordinate.update(other, state),
@@ -330,10 +330,10 @@ def test_bad_input_is_refused_by_name():
         with pytest.raises(ValueError, match=message):
             call()
     for outside in (1.1, np.nan):
-        with pytest.raises(ValueError, match="dual_coef: expected values between"):
+        with pytest.raises(ValueError, match="dual_coef: expected 0 to C"):
             run(dual_coordinate, problems, start=dual_coordinate.init(problems, np.full((3, 25), outside)))
     missing = random_problems(0, missing=0.5)
-    with pytest.raises(ValueError, match="0 where a label is missing"):
+    with pytest.raises(ValueError, match="0 for missing labels"):
         dual_coordinate.init(missing, np.full((3, 25), 0.5))
 
 

@@ -109,7 +109,7 @@ def test_bad_input_is_refused_by_name():
         run(exponentiated_gradient, problems, tol=0.0)
     with pytest.raises(ValueError, match="max_iter: expected an integer of at least 1"):
         run(exponentiated_gradient, problems, max_iter=0)
-    with pytest.raises(ValueError, match="dual_coef: expected values between 0 and C"):
+    with pytest.raises(ValueError, match="dual_coef: expected 0 to C"):
         exponentiated_gradient.init(problems, np.full(problems.spins.shape, 2.0))
     with pytest.raises(ValueError, match="positions"):
         exponentiated_gradient.update(problems, exponentiated_gradient.init(problems), positions=[9])

@@ -229,7 +229,7 @@ def test_another_order_has_the_problems_that_it_would_have_been_given(missing, w
     with pytest.raises(ValueError, match="ordering: expected a permutation"):
         found.in_order(np.zeros(5, int))
     cliques = KernelLabelProblems.from_labels(gram, labels, cliques=[(0, 1, 2)])
-    with pytest.raises(ValueError, match="cliques: expected none in another ordering, got 1"):
+    with pytest.raises(ValueError, match="cliques: expected no cliques for another ordering, got 1"):
         cliques.in_order(np.arange(5))
 
 
