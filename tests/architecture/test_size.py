@@ -13,8 +13,8 @@ import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 467
-MOST_LINES = 81_180
-MOST_CODE = 49_280
+MOST_LINES = 81_283
+MOST_CODE = 49_330
 # In packages, and in modules besides.
 MOST_NAMES = 175
 MOST_NAMES_OF_MODULES = 78

@@ -77,9 +77,8 @@ def chain_sums(
     # Within transforms of torch.func this runs on plain tensors, whose values are checked.
     with supposing(None):
         energy = ChainEnergy(unary, transition, lengths)
-        found = chain_steps.sums(
-            energy, Chains.of(energy), with_marginals=with_marginals, each_step=not energy.is_shared
-        )
+        settings = {"with_marginals": with_marginals, "each_step": not energy.is_shared, "spends": True}
+        found = chain_steps.sums(energy, Chains.of(energy), **settings)
         if found is not None:
             return found[2], found[0], found[1]
         # Autograd is out of reach within an operator.
