@@ -223,6 +223,7 @@ class CRF(nn.Module):
             tokens = self._tokens(emissions, mask)
             return chain_dp.log_partition(self._energy(tokens, transitions)).where(tokens.kept.any(1), 0)
 
+    @torch.no_grad()
     def decode(
         self,
         emissions: Float[Tensor, "_ _ tags"],
@@ -236,7 +237,7 @@ class CRF(nn.Module):
             emissions, mask, transitions: see :meth:`energy`.
         """
         tokens = self._tokens(emissions, mask)
-        labels = chain_dp.best_labels(self._energy(tokens, transitions)).tolist()
+        labels = chain_dp.best_labels(self._energy(tokens, transitions)).numpy(force=True).tolist()
         return [row[:size] for row, size in zip(labels, tokens.kept.sum(1).tolist(), strict=True)]
 
     def top_k(
@@ -313,7 +314,8 @@ class CRF(nn.Module):
         if not self.batch_first:
             emissions, kept = emissions.transpose(0, 1), kept.mT
         if not is_dense and kept.device.type == "cpu" and not is_traced() and not is_mapped(kept):
-            is_dense = bool((kept[:, 1:] <= kept[:, :-1]).all())
+            array = kept.numpy()
+            is_dense = bool((array[:, 1:] <= array[:, :-1]).all())
         if is_dense:
             order = torch.arange(kept.shape[1], device=kept.device).expand(kept.shape)
         else:

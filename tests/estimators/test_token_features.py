@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -52,6 +53,40 @@ def test_attributes_are_named_as_by_python_crfsuite():
 def test_odd_attributes_are_refused_by_name(token, message):
     with pytest.raises(ValueError, match=message):
         ChainCRF().fit([[token]], [["a"]])
+
+
+ODD = [
+    {"a:b": "c", "a": {"b": ["c", "d:e"], "f": True, "g": False}, "n": 0, "m": 2.5, 3: "x", "u:": ""},
+    {"a": "b:c", "a:b:c": True, "3": np.str_("x"), "t": ("p", "q"), "s": {"z", "y"}, 3: True, "": "e"},
+    {"a": {"b": {"d": "e"}}, "u": ":", ":e": 1.0},
+]
+
+
+@pytest.mark.parametrize("held", [(), ("a:b:c", "3:x", "t:q")])
+def test_rows_hold_the_attributes_of_odd_tokens(held):
+    tokens = [*ODD, "a:b:c", ["m", "new"], ("n", "3"), {"new": "x", "a": {"new": ["b"]}}]
+    names = sorted({name for token in ODD for name, _ in attributes(token)} - {*held})
+    features = TokenFeatures(tuple(reversed(names)))
+    for _ in range(2):
+        rows, _, unknown = features.rows([tokens, tokens[:1]])
+        expected, left_out = np.zeros((len(tokens) + 1, len(names))), 0
+        for row, token in enumerate([*tokens, tokens[0]]):
+            for name, value in attributes(token):
+                if name in names:
+                    expected[row, features.names.index(name)] += value
+                else:
+                    left_out += value != 0
+        np.testing.assert_array_equal(rows.toarray(), expected)
+        assert unknown == left_out
+        features = pickle.loads(pickle.dumps(features))
+
+
+@pytest.mark.parametrize("odd", [["a", 1], ["a", ["b"]], [None]])
+@pytest.mark.parametrize("within", [lambda odd: odd, lambda odd: {"w": odd}, lambda odd: {"v": {"w": odd}}])
+def test_odd_texts_are_refused_at_prediction(odd, within):
+    model = ChainCRF().fit(SENTENCES, TAGS)
+    with pytest.raises(ValueError, match="expected texts in a list of features"):
+        model.predict([[{"word": "the"}, within(odd)]])
 
 
 @pytest.mark.parametrize("kind", [ChainCRF, ChainSVM, MaximumEntropyMarkovClassifier])

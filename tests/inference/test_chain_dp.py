@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -333,3 +335,30 @@ def test_second_derivatives_pass_finite_differences(is_shared):
 
     assert torch.autograd.gradcheck(log_partition, inputs)
     assert torch.autograd.gradgradcheck(log_partition, inputs)
+
+
+LONG = """
+import resource, torch
+from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.inference.trees import chain_dp
+
+def gradients(length):
+    unary = torch.randn(1, length, 26, requires_grad=True)
+    steps = torch.randn(1, length - 1, 26, 26, requires_grad=True)
+    chain_dp.log_partition(ChainEnergy(unary, steps)).backward()
+    torch.testing.assert_close(unary.grad.sum(-1), torch.ones(1, length))
+    torch.testing.assert_close(steps.grad.sum((-2, -1)), torch.ones(1, length - 1))
+
+torch.manual_seed(0)
+gradients(5)  # compiled code is loaded
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+gradients(100_000)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
+"""
+
+
+@pytest.mark.slow
+def test_gradients_by_transitions_of_100000_steps_take_less_than_a_gibibyte():
+    # Inputs and gradients alone take half of it.
+    out = subprocess.run([sys.executable, "-c", LONG], check=True, capture_output=True, text=True)
+    assert float(out.stdout) < 0.95

@@ -173,7 +173,7 @@ def test_what_it_cannot_do_is_refused(monkeypatch):
         (single(some_problem(5, 257, 1)), "256 hidden.*257"),
         (problem._replace(damping=0.1), "damping"),
         (problem._replace(keep_messages=True), "messages"),
-        (problem._replace(coupling=problem.coupling + 21), "weights of at most"),
+        (problem._replace(coupling=problem.coupling + 21), "expects coupling weights"),
     ):
         with pytest.raises(ValueError, match=reason):
             resident.propagate(refused)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from lmbm_torch.shapes import Int
 DOCUMENT = "-DOCSTART-"
 """The beginning of a line without a token."""
 BLANKS = " \t"
+# Numbers of tokens, and of multi-word tokens and empty nodes, in CoNLL-U.
+IDENTIFIER, SPAN = re.compile("[1-9][0-9]*"), re.compile("[0-9]+[-.][0-9]+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +61,9 @@ def read_columns(path: str | PathLike) -> Tokens:
     ``#`` and stand in front of a sequence: lines of another number of values, and lines like ``# id 1`` whose
     last value no other line has in that column.
 
+    Lines of multi-word tokens and empty nodes, as ``1-2`` and ``1.1`` in the first column of CoNLL-U, are
+    left out too, in files whose other lines number the tokens of each sequence 1, 2, 3 and so on.
+
     Raises:
         FileNotFoundError: the file does not exist.
         ValueError: a file without tokens, or a line with another number of values than the first line; the
@@ -88,7 +94,26 @@ def read_columns(path: str | PathLike) -> Tokens:
         if not rows:
             raise ValueError("expected lines with tokens, got blank lines, comments and -DOCSTART- alone")
     # Several blank lines end one sequence.
-    return Tokens(rows, np.unique([*start, len(rows)]).astype(np.int64), numbers, separator)
+    begins = np.unique([*start, len(rows)]).astype(np.int64)
+    return _numbered(Tokens(rows, begins, numbers, separator))
+
+
+def _numbered(tokens: Tokens) -> Tokens:
+    """Return the tokens without lines such as ``1-2`` and ``1.1``, if all others are numbered from 1 on."""
+    are_ids = np.array([IDENTIFIER.fullmatch(row[0]) is not None for row in tokens.rows])
+    before = np.concatenate([[0], are_ids.cumsum()])
+    start = before[tokens.start]
+    kept = [*compress(range(len(are_ids)), are_ids)]
+    places = np.arange(len(kept)) - np.repeat(start[:-1], np.diff(start)) + 1
+    if are_ids.all() or (np.diff(start) == 0).any():
+        return tokens
+    rows = [tokens.rows[each] for each in kept]
+    others = compress(tokens.rows, ~are_ids)
+    if any(row[0] != str(place) for row, place in zip(rows, places, strict=True)) or not all(
+        SPAN.fullmatch(row[0]) for row in others
+    ):
+        return tokens
+    return Tokens(rows, start, [tokens.lines[each] for each in kept], tokens.separator)
 
 
 def _is_token(line: str) -> bool:

@@ -58,9 +58,9 @@ class Rows(NamedTuple):
 
     def of(self, sequences: np.ndarray) -> Rows:
         """Return the positions of some sequences, by number."""
-        positions = [np.arange(*self.start[each : each + 2]) for each in sequences]
-        start = np.concatenate([[0], np.cumsum([len(each) for each in positions])])
-        chosen = np.concatenate(positions)
+        lengths = np.diff(self.start)[sequences]
+        start = np.concatenate([[0], lengths.cumsum()])
+        chosen = np.arange(start[-1]) + np.repeat(self.start[sequences] - start[:-1], lengths)
         return Rows(self.features[chosen], start, None if self.allowed is None else self.allowed[chosen])
 
 

@@ -5,6 +5,7 @@ The names of features are those of python-crfsuite: the attribute ``{"word": "Os
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ from scipy import sparse
 from lmbm_torch.persistence.stored import Stored
 
 __all__: list[str] = []
+
+# The column of a feature without a name.
+UNKNOWN = -1
+# Sequences converted together: lists of numbers that stay in the cache.
+_PART = 256
 
 
 def are_tokens(X: Any) -> bool:
@@ -97,9 +103,10 @@ class TokenFeatures(Stored):
         return cls(tuple(names))
 
     @cached_property
-    def columns(self) -> dict[str, int]:
-        """Return the column of each name."""
-        return {name: column for column, name in enumerate(self.names)}
+    def known(self) -> _Names:
+        """Return the names in order, with the column of each name."""
+        order = sorted(range(len(self.names)), key=self.names.__getitem__)
+        return _Names("", [self.names[column] for column in order], order)
 
     def rows(self, X: Sequence[Sequence[Any]]) -> tuple[Any, np.ndarray, int]:
         """Return the features of all tokens, the starts of the sequences, and how many features were unknown.
@@ -110,60 +117,108 @@ class TokenFeatures(Stored):
         Raises:
             ValueError: a sequence without a token; see :func:`attributes`.
         """
-        values: list[float] = []
-        columns: list[int] = []
-        ends, start, unknown = [0], [0], 0
-        for number, tokens in enumerate(X):
+        parts = [self._part(X, first) for first in range(0, len(X), _PART)]
+        values, columns, sizes, lengths, unknown = (np.concatenate(each) for each in zip(*parts, strict=True))
+        ends = np.concatenate([[0], sizes.cumsum()])
+        matrix = sparse.csr_array((values, columns, ends), shape=(len(sizes), len(self.names)))
+        matrix.sum_duplicates()
+        return matrix, np.concatenate([[0], lengths.cumsum()]), int(unknown.sum())
+
+    def _part(self, X: Sequence[Sequence[Any]], first: int) -> tuple[np.ndarray, ...]:
+        """Return the known features of the sequences from ``first`` on: values and columns.
+
+        Further arrays are the number of features of each token, the lengths, and (1,) the unknown features.
+        """
+        given: dict[int, float] = {}
+        found: list[int] = []
+        ends, lengths, known = [0], [], self.known
+        for number, tokens in enumerate(X[first : first + _PART], first):
             if not isinstance(tokens, (list, tuple)) or not tokens:
                 raise ValueError(f"X: expected a list of tokens for sequence {number}, got {tokens!r:.40}")
             for token in tokens:
-                unknown += self._add(token, "", columns, values)
-                ends.append(len(columns))
-            start.append(len(ends) - 1)
-        shape = (len(ends) - 1, len(self.names))
-        matrix = sparse.csr_array((np.asarray(values, dtype=np.float64), columns, ends), shape=shape)
-        matrix.sum_duplicates()
-        return matrix, np.asarray(start), unknown
-
-    def _add(self, token: Any, prefix: str, columns: list[int], values: list[float]) -> int:
-        """Add the columns and values of a token; return how many features were unknown.
-
-        Texts, truth values and lists of texts, most features, are looked up without a call of their own.
-        """
-        unknown, find, found = 0, self.columns.get, []
-        if type(token) is not dict:
-            found = attributes(token, prefix)
-        else:
-            for key, value in token.items():
-                kind = type(value)
-                if kind is str:
-                    texts: Any = (value,)
-                elif kind is bool:
-                    found.append((f"{prefix}{key}", float(value)))
-                    continue
-                elif kind is list:
-                    texts = value
-                elif kind is dict:
-                    unknown += self._add(value, f"{prefix}{key}:", columns, values)
-                    continue
+                if type(token) is dict:
+                    known.add(token, found, given)
+                elif type(token) is list:
+                    known.add_texts(token, found)
                 else:
-                    found.extend(attributes({key: value}, prefix))
-                    continue
-                for text in texts:
-                    if type(text) is not str:
-                        found.extend(attributes({key: [text]}, prefix))
-                        continue
-                    column = find(f"{prefix}{key}:{text}")
-                    if column is None:
-                        unknown += 1
-                    else:
-                        columns.append(column)
-                        values.append(1.0)
-        for name, value in found:
-            column = find(name)
-            if column is None:
-                unknown += 1
+                    known.add_any(token, found, given)
+                ends.append(len(found))
+            lengths.append(len(tokens))
+        columns, values = np.fromiter(found, np.int32, len(found)), np.ones(len(found))
+        values[[*given]] = [*given.values()]
+        is_known = columns != UNKNOWN
+        before = np.concatenate([[0], is_known.cumsum()])
+        unknown = len(found) - before[-1:]
+        return values[is_known], columns[is_known], np.diff(before[ends]), np.asarray(lengths), unknown
+
+
+class _Names(dict):
+    """The names of features with one prefix; its items are the names under each key.
+
+    Names are found without joining keys and texts, which takes most of the time of a prediction.
+
+    Args:
+        prefix: the common beginning of the names.
+        rests: the rests of the names, in order.
+        columns: the column of each name.
+    """
+
+    def __init__(self, prefix: str, rests: list[str], columns: list[int]) -> None:
+        self.prefix, self.rests, self.columns = prefix, rests, columns
+        self.found = _Columns(zip(rests, columns, strict=True))
+
+    def __missing__(self, key: Any) -> _Names:
+        begin = f"{key}:"
+        # The semicolon is the next character after the colon.
+        first, end = bisect_left(self.rests, begin), bisect_left(self.rests, f"{key};")
+        rests = [rest[len(begin) :] for rest in self.rests[first:end]]
+        found = _Names(self.prefix + begin, rests, self.columns[first:end])
+        if rests and isinstance(key, str):
+            self[key] = found
+        return found
+
+    def add(self, token: dict, columns: list[int], values: dict[int, float]) -> None:
+        """Add the columns of a dictionary's features, −1 for an unknown feature.
+
+        Args:
+            values: the value of each feature other than 1, by its place in ``columns``. False adds nothing.
+
+        Raises:
+            ValueError: see :func:`attributes`.
+        """
+        for key, value in token.items():
+            kind = type(value)
+            if kind is str:
+                columns.append(self[key].found[value])
+            elif kind is dict:
+                self[key].add(value, columns, values)
+            elif kind is list:
+                self[key].add_texts(value, columns)
+            elif kind is bool and type(key) is str:
+                if value:
+                    columns.append(self.found[key])
             else:
-                columns.append(column)
-                values.append(value)
-        return unknown
+                self.add_any({key: value}, columns, values)
+
+    def add_any(self, token: Any, columns: list[int], values: dict[int, float]) -> None:
+        """Add the columns of any token by its :func:`attributes`; see :meth:`add`."""
+        for name, number in attributes(token, self.prefix):
+            if number != 1:
+                values[len(columns)] = number
+            columns.append(self.found[name[len(self.prefix) :]])
+
+    def add_texts(self, texts: list, columns: list[int]) -> None:
+        """Add the columns of texts; see :meth:`add`."""
+        try:
+            columns += map(self.found.__getitem__, texts)
+        except TypeError as error:  # an entry without a hash
+            raise ValueError(f"X: expected texts in a list of features, {error}") from error
+
+
+class _Columns(dict):
+    """Columns by the rests of names; −1 for an unknown text."""
+
+    def __missing__(self, text: Any) -> int:
+        if not isinstance(text, str):
+            raise ValueError(f"X: expected texts in a list of features, got {type(text).__name__}")
+        return UNKNOWN

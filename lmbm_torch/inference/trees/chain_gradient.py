@@ -90,9 +90,8 @@ def chain_sums(
     # Even within transforms of torch.func, the tensors here are plain, and their values can be checked.
     with supposing(None):
         energy = ChainEnergy(unary, transition, lengths)
-        found = chain_steps.sums(
-            energy, Chains.of(energy), with_marginals=with_marginals, each_step=not energy.is_shared
-        )
+        settings = {"with_marginals": with_marginals, "each_step": not energy.is_shared, "spends": True}
+        found = chain_steps.sums(energy, Chains.of(energy), **settings)
         if found is not None:
             return found[2], found[0], found[1]
         # Autograd does not work within an operator.

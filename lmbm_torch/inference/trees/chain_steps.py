@@ -44,18 +44,18 @@ class Chains:
     """Log-potentials of an energy for the steps: at most 0, and finite, padding included.
 
     Args:
-        unary: one (batch, states) tensor for each position.
+        unaries: (batch, length, states).
         transition: (states, states), or (batch, steps, states, states).
         least: smaller sums of probabilities may have lost terms by underflow; 0 if no sum can.
-        inside: one (batch, 1) mask for each position, false in the padding.
+        mask: (batch, length), true up to each chain's end.
         is_full: whether there is no padding.
         shift: the total that was subtracted from a chain's log-potentials.
     """
 
-    unary: tuple[Tensor, ...]
+    unaries: Tensor
     transition: Float[Tensor, "states states"] | Float[Tensor, "batch steps states states"]
     least: float
-    inside: tuple[Tensor, ...]
+    mask: Tensor
     is_full: bool
     shift: Float[Tensor, " batch"]
 
@@ -74,13 +74,23 @@ class Chains:
         transition, at_steps = _lowered(transition, (-2, -1))
         at_steps = at_steps * (energy.lengths - 1) if shared else at_steps.sum(-1)
         return cls(
-            unary=unary.unbind(1),
+            unaries=unary,
             transition=transition,
             least=_least(transition),
-            inside=inside[..., None].unbind(1),
+            mask=inside,
             is_full=is_full,
             shift=at_positions.sum(-1) + at_steps,
         )
+
+    @kept
+    def unary(self) -> tuple[Tensor, ...]:
+        """Return one (batch, states) tensor for each position."""
+        return self.unaries.unbind(1)
+
+    @kept
+    def inside(self) -> tuple[Tensor, ...]:
+        """Return one (batch, 1) mask for each position."""
+        return self.mask[..., None].unbind(1)
 
     @kept
     def tables(self) -> Tensor:
@@ -90,15 +100,14 @@ class Chains:
     @kept
     def is_parallel(self) -> bool:
         """Return whether all positions are computed together."""
-        batch, states = self.unary[0].shape
-        steps, dtype = len(self.unary) - 1, self.transition.dtype
+        batch, length, states = self.unaries.shape
+        steps, dtype = length - 1, self.transition.dtype
         return not is_on_host(self.transition) and chain_scans.fits(batch, steps, states, dtype)
 
     @kept
     def all_steps(self) -> Float[Tensor, "batch steps states states"]:
         """Return each step's log-potentials, for all positions together."""
-        inside = torch.cat(self.inside, 1)
-        return chain_scans.steps_of(torch.stack(self.unary, 1), self.transition, inside, FORBIDDEN)
+        return chain_scans.steps_of(self.unaries, self.transition, self.mask, FORBIDDEN)
 
     def steps(self) -> list[_Step]:
         """Return the steps to every position but the first."""
@@ -123,7 +132,9 @@ def is_coarse(energy: ChainEnergy) -> bool:
 def largest(energy: ChainEnergy) -> float:
     """Return the largest magnitude of a log-potential, forbidden values excluded."""
     finite = (tensor.detach().nan_to_num(0.0, neginf=0.0) for tensor in (energy.unary, energy.transition))
-    largest = [tensor.abs().amax() for tensor in finite if tensor.numel()]
+    # Not by absolute values: a copy of all tables counts for long chains.
+    ends = [tensor.aminmax() for tensor in finite if tensor.numel()]
+    largest = [torch.maximum(-least, most) for least, most in ends]
     return number("largest log-potential", (energy.unary, energy.transition), torch.stack(largest).max)
 
 
@@ -244,10 +255,10 @@ def _all_forward(chains: Chains, total: chain_scans.Semiring) -> tuple[list[Tens
 
 def _all_backward(chains: Chains) -> tuple[Tensor, Tensor]:
     """Compute :func:`backward` for all positions together."""
-    message = torch.stack(chains.unary[1:], 1) + chain_scans.backward(chains.all_steps)
+    message = chains.unaries[:, 1:] + chain_scans.backward(chains.all_steps)
     ahead = message - message.amax(-1, keepdim=True)
     before = (chains.transition + ahead[..., None, :]).logsumexp(-1)
-    before = before.where(torch.stack(chains.inside[1:], 1), 0)
+    before = before.where(chains.mask[:, 1:, None], 0)
     return ahead, torch.cat([before, torch.zeros_like(before[:, :1])], 1)
 
 
@@ -275,7 +286,12 @@ def best_labels(energy: ChainEnergy) -> Tensor:
 
 
 def sums(
-    energy: ChainEnergy, chains: Chains, *, with_marginals: bool = True, each_step: bool = True
+    energy: ChainEnergy,
+    chains: Chains,
+    *,
+    with_marginals: bool = True,
+    each_step: bool = True,
+    spends: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return P(y_t), P(y_t, y_{t+1}) and the log partition, by a kernel on the CPU in double precision.
 
@@ -285,11 +301,13 @@ def sums(
     Args:
         with_marginals: False to compute only the log partition; the marginals are then empty.
         each_step: False to sum P(y_t, y_{t+1}) over all steps, (batch, 1, states, states).
+        spends: True to overwrite the transitions of ``chains``, which saves a copy of all tables.
     """
     kernel = compiled("search.chains") if is_on_host(energy.unary) else None
     if kernel is None or largest(energy) > COARSE_DOUBLE:
         return None
-    unary, tables = torch.stack(chains.unary, 1), chains.tables
+    unary = chains.unaries.contiguous()
+    tables = chains.transition.exp_() if spends and not chains.least else chains.tables
     if chains.least:
         allowed = chains.transition > FORBIDDEN / 2
         least = float(chains.transition.where(allowed, 0).amin())
@@ -342,7 +360,7 @@ def _best_path(messages: list[Tensor], chains: Chains) -> Tensor:
     pointers = (torch.stack(messages[:-1], 1)[..., None] + chains.transition).argmax(-2)
     # Beyond a chain's end, pointers keep the last position's label.
     same = torch.arange(pointers.shape[-1], device=pointers.device)
-    pointers = pointers.where(torch.stack(chains.inside[1:], 1), same)
+    pointers = pointers.where(chains.mask[:, 1:, None], same)
     return chain_scans.trace(messages[-1].argmax(-1), pointers)
 
 

@@ -63,7 +63,7 @@ HEAD_START = 2.0
 
 @finite_part
 def gap(box, shares):
-    """Return the duality gap, the sum of ``shares``, max_b h_i (β_i − b) over the box."""
+    """Write max over b in the box of h_i (β_i − b), h the gradient, into ``shares``; return their sum, the gap."""
     coef, lower, upper, gradient, _linear = box
     for i in range(len(shares)):
         value = gradient[i]

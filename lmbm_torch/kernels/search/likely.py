@@ -22,7 +22,8 @@ _LEAST_PREFIXES = 12
 # Relative probabilities are rescaled below _SMALL; no threshold is below _LEAST.
 _SMALL = 1e-100
 _LEAST = 1e-300
-# Low bits of a positive float (read as an integer) outside the histogram's bins, and the number of bins.
+# The bits of a positive float, read as an integer and shifted right by _UNBINNED, give the bin of the float:
+# 32 bins for each power of two. _BINS is their number; all smaller floats share the last bin.
 _UNBINNED = 47
 _BINS = 1024
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-# Largest |field|: the product of two units' odds is a normal float64.
+# Largest |field|: the product of the odds of two units neither overflows nor underflows in float64.
 _MOST_FIELD = 300.0
 
 # Units multiplied along a vector.

@@ -47,10 +47,10 @@ class Found(NamedTuple):
     """The labellings of least loss, best first; among ties the first in depth-first order.
 
     Args:
-        labels: (batch, top_k, labels), {0, 1} by position.
-        losses: (batch, top_k); infinite for places without a labelling.
-        bound: (batch,), no labelling left out has a lower loss; the last of ``losses``, or less after an
-            early end by ceiling or node limit.
+        labels: (batch, top_k, labels) in {0, 1}, labels in the order of the search.
+        losses: (batch, top_k); infinite where there are fewer than ``top_k`` labellings.
+        bound: (batch,), no labelling outside of the list has a lower loss; the last of ``losses``, or less if
+            the ceiling or the node limit ended the search early.
         nodes: (batch,), partial labellings with a computed bound.
         limited: (batch,), whether the node limit ended the search.
     """

@@ -31,9 +31,9 @@ from lmbm_torch.kernels.search.records import UndirectedProblem
 from lmbm_torch.kernels.search.roof_duality import messages
 from lmbm_torch.kernels.threads import share, stoppable
 
-# Nodes visited within some 20 ms for a hundred labels, too soon for an interrupt.
+# A search of at most this many nodes takes some 20 ms for a hundred labels: too short to be interruptible.
 _AT_ONCE = 100_000
-# Examples per kernel call for flips, so that the work exceeds the call's overhead.
+# Examples of one call of the kernel for flips: enough that the work exceeds the overhead of the call.
 _TOGETHER = 32
 # Weight of the worse bound of a label relative to the better bound in the choice of a branch.
 WORSE = 0.1

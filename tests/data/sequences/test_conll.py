@@ -191,3 +191,27 @@ def test_the_features_are_those_of_the_shared_task(tmp_path):
     order = [columns[name] for name in data.feature_names]
     assert (known.features[: start[-1]][:, order] != data.features).nnz == 0
     assert known.features[: start[-1]].nnz == data.features.nnz
+
+
+UNIVERSAL = """# text = Vamonos al mar
+1-2\tvamonos\t_
+1\tvamos\tVERB
+2\tnos\tPRON
+2.1\tya\tADV
+3-4\tal\t_
+3\ta\tADP
+4\tel\tDET
+
+1\tmar\tNOUN
+"""
+
+
+def test_multi_word_tokens_and_empty_nodes_are_left_out(tmp_path):
+    tokens = read_columns(written(tmp_path, UNIVERSAL))
+    assert tokens.column(1) == ["vamos", "nos", "a", "el", "mar"]
+    assert (tokens.start.tolist(), tokens.lines) == ([0, 4, 5], [3, 4, 7, 8, 10])
+
+
+@pytest.mark.parametrize(("old", "new"), [("2\tnos", "7\tnos"), ("1\tmar", "1-1\tmar"), ("2.1\tya", "x\tya")])
+def test_values_like_spans_are_tokens_where_lines_are_not_numbered(tmp_path, old, new):
+    assert len(read_columns(written(tmp_path, UNIVERSAL.replace(old, new))).rows) == 8

@@ -130,7 +130,7 @@ def iterate(
         tl.store(gathered, total, mask=in_row)
     tl.store(state.changes + by_part, tl.max(change, axis=0))
 
-    # What all threads of all parts have stored is seen by those of the part that comes last.
+    # After the barrier and the atomic sum, the part that comes last sees all that other parts have stored.
     tl.debug_barrier()
     if tl.atomic_add(state.arrived + instance, 1, sem="acq_rel") == parts - 1:
         tl.store(state.arrived + instance, 0)

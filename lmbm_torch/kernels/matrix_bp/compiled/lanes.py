@@ -277,7 +277,8 @@ def _believe(visible, known, decide):
             none = 1 / (1 + odds)
             one = odds * none
             if decide:
-                # Of the same sign as the log-odds: a mantissa is less than 2 and a power whole.
+                # The sum has the sign of the log-odds, whole + log2(mantissa): whole is an integer, and the
+                # mantissa is at least 1 and below 2.
                 one = 1.0 if whole + (mantissa(value) - 1) > 0 else 0.0
                 none = 1 - one
             free = known[i, lane] != known[i, lane]

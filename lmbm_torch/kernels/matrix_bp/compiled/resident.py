@@ -124,7 +124,9 @@ def check(problem: Problem) -> None:
         raise ValueError("backend: 'resident' supports no init, no kept messages and no pairwise beliefs")
     most = LOG_RANGE[torch.float32] / _FACTORS
     if (widest := spread(problem)) > most:
-        raise ValueError(f"backend: 'resident' expects weights of at most ±{most:g}, got ±{widest:g}")
+        raise ValueError(
+            f"backend: 'resident' expects coupling weights from −{most:g} to {most:g}, got ±{widest:g}"
+        )
 
 
 def _check_device(device: torch.device) -> None:

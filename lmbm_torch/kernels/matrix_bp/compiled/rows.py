@@ -172,7 +172,7 @@ def first_answer_odds(messages, weight, offset, start, stop, hidden_own, hidden_
 
 @inlined
 def tell_odds(messages, weight, offset, start, stop, own, told):
-    """Compute the messages of visible units of some columns to a row's hidden unit."""
+    """Compute the messages, as odds, of visible units ``start`` to ``stop`` to the hidden unit of a row."""
     step = lanes(own)
     for i in range(start, stop, step):
         above, below = _sums(messages, weight, offset + i, load(own, i))

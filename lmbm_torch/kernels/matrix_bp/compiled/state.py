@@ -125,7 +125,7 @@ def borrowed(shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[np.ndarray]:
     needed = math.prod(shape) * np.dtype(dtype).itemsize
     size = 1 << max(needed - 1, 0).bit_length()
     spare = _spare[size]
-    # Not looked up first: another thread may take the last one in between.
+    # No test for an empty list before pop: another thread may take the last array in between.
     try:
         memory = spare.pop()
     except IndexError:

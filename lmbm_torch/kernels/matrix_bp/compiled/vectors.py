@@ -17,7 +17,8 @@ from numba.extending import lower_builtin, models, register_model, type_callable
 
 from lmbm_torch.kernels.matrix_bp.compiled.state import LINE
 
-# What they decorate is called with one argument less than it is written with, as no type checker can know.
+# numba supplies the first argument of a function under this decorator, so callers leave the argument out:
+# type checkers cannot know.
 intrinsic: Any = extending.intrinsic
 
 
