@@ -322,7 +322,7 @@ def test_what_is_strange_is_refused_by_name(tmp_path):
     for y, message in (
         (Y[:, 0], "y: expected shape"),
         (Y[:9], "y: expected 80 rows"),
-        (Y + 0.5, "y: expected classes"),
+        (Y + 0.5, "y: expected integers as classes"),
         (
             np.where(Y == 1, "one", Y.astype(object)),
             "y: expected classes of one type, got several types in label label_0",

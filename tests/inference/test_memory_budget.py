@@ -177,5 +177,5 @@ def test_what_is_no_size_is_refused(size, monkeypatch):
         pass
     if size and isinstance(size, str):
         monkeypatch.setenv("LMBM_MEMORY", size)
-        with pytest.raises(ValueError, match="LMBM_MEMORY: expected bytes"):
+        with pytest.raises(ValueError, match="LMBM_MEMORY: expected a number of bytes"):
             memory.part_bytes(1)
