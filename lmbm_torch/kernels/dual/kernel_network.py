@@ -63,7 +63,7 @@ HEAD_START = 2.0
 
 @finite_part
 def gap(box, shares):
-    """Write max over b in the box of h_i (β_i − b), h the gradient, into ``shares``; return their sum, the gap."""
+    """Write max over b of h_i (β_i − b), h the gradient, into ``shares``; return the sum, the duality gap."""
     coef, lower, upper, gradient, _linear = box
     for i in range(len(shares)):
         value = gradient[i]
