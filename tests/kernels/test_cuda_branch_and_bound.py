@@ -205,6 +205,34 @@ def test_a_kernel_that_cannot_be_loaded_leaves_the_search_to_the_cpu(monkeypatch
     directed_cuda._loaded.cache_clear()
 
 
+@pytest.mark.parametrize("lanes", [4, 8, 16, 32])
+def test_a_kernel_is_tried_beside_the_cpu_before_it_is_used(on_host, lanes):
+    assert directed_cuda.agrees(on_host(lanes), lanes, "cpu")
+    for name in ("labels", "losses", "bound"):
+
+        def wrong(problem: SearchProblem, name: str = name) -> Found:
+            found = on_host(lanes)(problem)
+            getattr(found, name)[-1] += 1
+            return found
+
+        assert not directed_cuda.agrees(wrong, lanes, "cpu")
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_kernel_that_answers_wrongly_leaves_the_search_to_the_cpu(monkeypatch, is_right, recwarn):
+    kernel = object()
+    monkeypatch.setattr(directed_cuda, "kept", lambda *arguments: b"")
+    monkeypatch.setattr(directed_cuda, "Kernel", lambda *arguments: kernel)
+    monkeypatch.setattr(directed_cuda, "agrees", lambda *arguments: is_right)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    directed_cuda._loaded.cache_clear()
+    assert directed_cuda._kernel(6, 0) is (kernel if is_right else None)
+    assert [str(each.message)[:33] for each in recwarn] == ["branch and bound runs on the CPU:"] * (
+        not is_right
+    )
+    directed_cuda._loaded.cache_clear()
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("most_labels", [4, 8, 16, 40])

@@ -3,7 +3,8 @@
 The kernel visits the nodes of :mod:`~lmbm_torch.kernels.search.directed`. Sums over labels are taken in
 another order, so bounds differ by rounding; losses of labellings are summed in the same order. Few labels
 need few lanes: a warp searches up to eight instances at a time. Nothing is copied to the host, and a running
-search cannot be interrupted.
+search cannot be interrupted. Before the first search of a process, the kernel must answer random networks as
+the CPU search does; otherwise the CPU searches.
 
 Never run on a GPU. Compiled for capabilities 8.0, 8.6, 9.0 and 12.0, and run on a CPU from the same source.
 """
@@ -11,13 +12,15 @@ Never run on a GPU. Compiled for capabilities 8.0, 8.6, 9.0 and 12.0, and run on
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from ctypes import c_double, c_longlong
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.nvrtc import Kernel, is_installed, kept
 from lmbm_torch.kernels.search.records import Found, SearchProblem
 
@@ -37,6 +40,8 @@ _WARP = 32
 _MOST_BLOCKS = 24
 # Bytes of shared memory that CUDA adds to those of a block.
 _ADDED_BYTES = 1024
+# Number of random networks that a kernel must answer as the CPU search does, and their most labels.
+_TRIED, _TRIED_LABELS = 64, 20
 
 
 def source(lanes: int) -> str:
@@ -66,19 +71,45 @@ def suits(problem: SearchProblem) -> bool:
 
 def search(problem: SearchProblem) -> Found:
     """Return the labellings of least loss, on the problem's device."""
-    labels = problem.fields.shape[1]
     with torch.cuda.device_of(problem.fields):
-        device = torch.cuda.current_device()
-        blocks = min(
-            -(-len(problem.fields) * lanes(labels) // _WARP),
-            torch.cuda.get_device_properties(device).multi_processor_count
-            * max(1, min(_MOST_BLOCKS, _most_shared(device) // (shared_bytes(labels) + _ADDED_BYTES))),
-        )
-        kernel = _kernel(labels, device)
+        kernel = _kernel(problem.fields.shape[1], torch.cuda.current_device())
         assert kernel is not None
-        found, arguments = prepared(problem, blocks * _WARP // lanes(labels))
-        kernel.launch(blocks, _WARP, arguments)
-        return found
+        return _launched(kernel, problem)
+
+
+def _launched(kernel: Kernel, problem: SearchProblem) -> Found:
+    """Return the answers of a kernel on the current device."""
+    device, labels = torch.cuda.current_device(), problem.fields.shape[1]
+    blocks = min(
+        -(-len(problem.fields) * lanes(labels) // _WARP),
+        torch.cuda.get_device_properties(device).multi_processor_count
+        * max(1, min(_MOST_BLOCKS, _most_shared(device) // (shared_bytes(labels) + _ADDED_BYTES))),
+    )
+    found, arguments = prepared(problem, blocks * _WARP // lanes(labels))
+    kernel.launch(blocks, _WARP, arguments)
+    return found
+
+
+def agrees(search: Callable[[SearchProblem], Found], num_lanes: int, device: str) -> bool:
+    """Return whether a search on a device answers random networks as the search on the CPU does."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    labels = min(num_lanes, _TRIED_LABELS)
+    like: dict[str, Any] = {"generator": generator, "dtype": torch.float64, "device": "cpu"}
+    fields, children = torch.randn(_TRIED, labels, **like), torch.randn(1, labels, labels, **like).triu(1)
+    none, places = (
+        torch.zeros(1, 0, dtype=torch.float64, device="cpu"),
+        torch.zeros(0, 1, device="cpu").long(),
+    )
+    round_off = torch.finfo(torch.float64).eps
+    limits = {"margin": 1.0, "temperature": 0.0, "round_off": round_off, "ceiling": torch.inf}
+    problem = SearchProblem(
+        fields, children, places, places[:, 0], none, 0 * fields[:1], **limits, node_limit=2**62, top_k=2
+    )
+    expected = kernels("search.directed").search(problem)
+    moved = [each.to(device) if isinstance(each, torch.Tensor) else each for each in problem]
+    found = Found(*(each.cpu() for each in search(SearchProblem(*moved))))
+    is_near = torch.allclose(found.bound, expected.bound) and torch.allclose(found.losses, expected.losses)
+    return is_near and torch.equal(found.labels, expected.labels)
 
 
 def prepared(problem: SearchProblem, groups: int) -> tuple[Found, tuple[Any, ...]]:
@@ -122,10 +153,13 @@ def _kernel(labels: int, device: int) -> Kernel | None:
 
 @cache
 def _loaded(num_lanes: int, num_bytes: int, device: int) -> Kernel | None:
-    """Compile and load on the current device, ``device``; None, with a warning, if that fails."""
+    """Compile, load and try the kernel on ``device``, the current one; None with a warning if that fails."""
     major, minor = torch.cuda.get_device_capability(device)
     try:
-        return Kernel(kept(source(num_lanes), 10 * major + minor), "branch_and_bound", num_bytes)
+        kernel = Kernel(kept(source(num_lanes), 10 * major + minor), "branch_and_bound", num_bytes)
+        if agrees(partial(_launched, kernel), num_lanes, f"cuda:{device}"):
+            return kernel
+        raise RuntimeError("the kernel and the search on the CPU have different answers")
     except (ImportError, OSError, RuntimeError) as error:
         warnings.warn(
             f"branch and bound runs on the CPU: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2
