@@ -34,7 +34,7 @@ def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[st
 
     Raises:
         ModuleNotFoundError: onnx or onnxscript is not installed.
-        ValueError: fewer than two examples, hence the batch axis is unknown.
+        ValueError: fewer than two examples, so the batch axis is unknown.
 
     Examples:
         >>> import torch

@@ -49,7 +49,7 @@ class DualModule(StructuredModule):
     the first batch of the epoch; a trainer with ``limit_train_batches=1`` draws no further batches. The
     module logs ``train/objective`` (the primal), ``train/dual`` and ``train/gap``, the relative duality gap;
     ``EarlyStopping`` with the ``stopping_threshold`` ``tol`` ends the training by this gap. Checkpoints hold
-    the dual variables and the number of passes, hence training resumes exactly.
+    the dual variables and the number of passes, so training resumes exactly.
 
     Training uses features in the units of C; the weights of the model apply to unscaled features. Missing
     labels of a Boltzmann machine are completed again and again by the trained model, see
@@ -269,7 +269,7 @@ class _Part:
 
 
 class DualAscent(torch.optim.Optimizer):
-    """Rounds of a dual solver as a torch optimizer, hence Lightning counts and checkpoints the rounds.
+    """Rounds of a dual solver as a torch optimizer, so Lightning counts and checkpoints the rounds.
 
     After every step the model has the weights that belong to the dual variables.
 

@@ -32,7 +32,7 @@ class ParallelChainsModule(PersistentModule):
     more 0 and one more 1.
 
     For fast training, use centred steps (:class:`~lmbm_torch.training.callbacks.centring.CentredGradients`),
-    and a learning rate that falls to 0, hence the chains keep up with the model.
+    and a learning rate that falls to 0, so the chains keep up with the model.
 
     Args:
         model: a model without input.

@@ -154,7 +154,7 @@ class StructuredModule(LightningModule):
     def training_batches(self) -> Iterator[Any]:
         """Yield this process's share of the training part, on the module's device, for :meth:`report`.
 
-        Meanwhile the module is in evaluation mode. The order is always that of epoch 0, hence sums over the
+        Meanwhile the module is in evaluation mode. The order is always that of epoch 0, so sums over the
         batches are the same to the last digit after a resumed run and after an uninterrupted run.
         """
         loader: Any = self.trainer.train_dataloader

@@ -34,7 +34,7 @@ BLOCK_BYTES = 2 * 2**20
 
 
 def are_shared(energy: Energy) -> bool:
-    """Return whether the examples share the couplings, hence they are summed together."""
+    """Return whether the examples share the couplings, and are summed together."""
     return isinstance(energy, PairwiseEnergy) and energy.pairwise.ndim == 2 and energy.device.type == "cpu"
 
 

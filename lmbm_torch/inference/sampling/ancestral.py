@@ -1,6 +1,6 @@
 """Ancestral sampling of directed models: each label is drawn given the labels before.
 
-If all examples share the couplings, they also share the random numbers, hence no answer depends on the
+If all examples share the couplings, they also share the random numbers, so no answer depends on the
 other examples of the batch.
 """
 

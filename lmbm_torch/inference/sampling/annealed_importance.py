@@ -1,7 +1,7 @@
 """Annealed importance sampling, forward and reverse, for likelihoods of restricted Boltzmann machines.
 
 Forward chains go from an energy with a known partition function to the given energy. They give an unbiased
-estimate of the partition function; its logarithm is too low on average, hence log-likelihoods are too high.
+estimate of the partition function; its logarithm is too low on average, so log-likelihoods are too high.
 Reverse chains go from given labels back to the first energy; log-likelihoods are then too low.
 :mod:`~lmbm_torch.inference.sampling.log_likelihood` combines both.
 """

@@ -199,7 +199,7 @@ def _allowed_labellings(
 ) -> LikelyLabellings:
     """Return :func:`labellings` under rules: search more and more labellings, and keep the allowed ones.
 
-    All of the remaining mass may obey the rules, hence it must be small relative to the allowed mass found.
+    All of the remaining mass may obey the rules, so it must be small relative to the allowed mass found.
     """
     check_rules(energies[0], constraints, known)
     rows, left = torch.arange(energies[0].batch_size, device=energies[0].device), mass_left

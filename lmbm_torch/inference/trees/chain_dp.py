@@ -83,7 +83,7 @@ def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
     """Return −Σ_y p(y) log p(y), in nats; differentiable, with a table of states by states in each step.
 
     A forward pass computes H_t(s), the entropy of the labels before t given y_t = s, by the chain rule. No
-    term is negative, and terms are far smaller than scores, hence few digits are lost.
+    term is negative, and terms are far smaller than scores, so few digits are lost.
 
     Args:
         energy: see :func:`log_partition`.

@@ -150,7 +150,7 @@ def _least(transition: Tensor) -> float:
     """Return the least sum of probabilities that certainly lost no terms, for messages of at most 1.
 
     An underflow loses less than ``tiny`` for each state, which must be far below the sum. The best state
-    before a step has message 1, hence every sum is at least e^−spread, where the spread is the range of the
+    before a step has message 1, so every sum is at least e^−spread, where the spread is the range of the
     transitions: for a small spread every sum is safe. On a GPU, where a check would wait, all sums are
     logsumexp.
     """

@@ -131,7 +131,7 @@ class Tables(NamedTuple):
 def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Tensor, " batch"]:
     """Eliminate one variable after another by ``combine``, like logsumexp or max; return the total.
 
-    The largest entry of each message is subtracted, hence messages do not grow with the number of labels.
+    The largest entry of each message is subtracted, so messages do not grow with the number of labels.
 
     Args:
         problem: the tables.

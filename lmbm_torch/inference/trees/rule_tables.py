@@ -2,7 +2,7 @@
 
 For a rule over many labels, further variables, the counters, hold the rule's sums over growing sets of
 labels. Counters are joined two at a time, where their labels meet in an elimination tree; in a hierarchy,
-from the leaves up. The labels determine the counters, hence each labelling is counted once. Sums that further
+from the leaves up. The labels determine the counters, so each labelling is counted once. Sums that further
 labels cannot make a difference to share one value: for at_least(2, …) the values are 0, 1 and "enough".
 """
 
