@@ -140,7 +140,7 @@ def candidates(
 
 
 class UnitMeanSquare(TransformerMixin, BaseEstimator):
-    """A scaling to X / r with r² = mean ‖x‖², so that features of any size suit the same C."""
+    """A scaling to X / r with r² = mean ‖x‖², so features of any size suit the same C."""
 
     def fit(self, X, y=None):
         """Compute r; 1 for features of zero."""
@@ -224,7 +224,7 @@ def _with_head(family: str, base: Any, metric: str, num_labels: int, settings: s
 def _logistic_labels(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     family = INDEPENDENT
     for C in recipe.SEARCHED[family]:
-        # Of the scalings of a linear model the simplest, so that the first candidate is cheap.
+        # Of the scalings of a linear model the simplest, so the first candidate is cheap.
         steps = (MaxAbsScaler(),) if is_sparse else (StandardScaler(),)
         model = LogisticRegression(C=C, solver="liblinear" if is_sparse else "lbfgs", max_iter=1000)
         independent = IndependentLabelsClassifier(model)

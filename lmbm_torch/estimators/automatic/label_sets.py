@@ -28,7 +28,7 @@ DECAYS = (0.5, 1.0, 2.0, np.inf)
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 10.0
 # Largest number of landmarks, and of label sets to predict.
 LANDMARKS, ANSWERS = 2000, 2000
-# Added to the diagonal of kernel values, so that duplicate instances keep the matrix regular.
+# Added to the diagonal of kernel values, so duplicate instances keep the matrix regular.
 JITTER = 1e-6
 # Instances of a batch of kernel values.
 BATCH = 4096

@@ -321,7 +321,7 @@ class Search:
     def _fair(self, todo: Sequence[Call], size: int) -> Call:
         """Return the call of the family with the least time so far: fast families try more settings.
 
-        Of many labels the settings of independent labels come first, so that a short search knows them all.
+        Of many labels the settings of independent labels come first, so a short search knows them all.
         """
         are_many = self.labels.shape[1] > MANY_LABELS
 

@@ -184,7 +184,7 @@ def _encoded(estimator: Any, X: Any, y: Any, is_new: bool) -> Any:
 
 
 def reads_frames(estimator: Any) -> bool:
-    """Return whether an inner model reads data frames itself, so that frames must not be encoded.
+    """Return whether an inner model reads data frames itself, so frames must not be encoded.
 
     Estimators of the library and of scikit-learn take encoded features, except for pipelines and for
     estimators with a parameter for categories. Models of other libraries get the data frame.

@@ -53,7 +53,7 @@ class Kernel(Stored):
 
     @classmethod
     def from_parts(cls, given: Given, **parts: Any) -> Kernel:
-        """Build the kernel from stored parts; it computes on the device that the reader chose."""
+        """Build the kernel from stored parts, to compute on the device of the reader's choice."""
         return cls(**{**parts, "device": given.device})
 
     @classmethod

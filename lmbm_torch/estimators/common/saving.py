@@ -48,7 +48,7 @@ class StoredEstimator(Stored, BaseEstimator):
 
     @classmethod
     def from_parts(cls, given: Given, *, settings: dict[str, Any], fitted: dict[str, Any]) -> StoredEstimator:
-        """Build the estimator from :meth:`stored_parts`; it computes on the device that the reader chose."""
+        """Build the estimator from :meth:`stored_parts`, to compute on the device of the reader's choice."""
         return _estimator(cls, given, settings=settings, fitted=fitted)
 
 

@@ -83,12 +83,12 @@ def explained(classifier: Any, fields: Fields, X: Any, num_features: int) -> Exp
 
 
 def by_codes(decode: Decode, values: Values) -> Decode:
-    """Wrap a decoder that takes known labels in the values of ``fit``, so that it takes {0, 1, NaN}."""
+    """Wrap a decoder that takes known labels in the values of ``fit``, for {0, 1, NaN}."""
     return lambda X, known: decode(X, None if known is None else values(known))
 
 
 def where_allowed(decode: Decode, rules: Constraints) -> Decode:
-    """Wrap a decoder so that it returns None if known labels contradict the rules."""
+    """Wrap a decoder: return None if known labels contradict the rules."""
 
     def decode_allowed(X: np.ndarray, known: np.ndarray | None) -> Any:
         is_possible = known is None or rules.leaves_any(known[0])
@@ -138,7 +138,7 @@ def decode_around(
 
 @dataclass(frozen=True)
 class _Instances:
-    """Instances with the interface of an energy, so that a classifier can take the place of a search."""
+    """Instances with the interface of an energy, so a classifier can take the place of a search."""
 
     X: Any
     batch_size: int

@@ -222,7 +222,7 @@ def without_names(model: Any) -> Any:
 def _otherwise(
     decode: Decode, X: Any, best: Decoding | Answer, names: Sequence[str], label: int
 ) -> tuple[dict[str, int] | None, float]:
-    """Fix a label at the other value; return the other labels that change, and the cost."""
+    """Fix a label at the other value; return the cost, and other labels with a change."""
     labels = best.labels[0].cpu().numpy()
     held = np.full((1, len(names)), np.nan)
     held[0, label] = 1 - labels[label]

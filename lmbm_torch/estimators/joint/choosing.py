@@ -3,7 +3,7 @@
 All candidates learn from the same folds. The penalties of each structure form a path, from the strongest to
 the weakest; each fit starts from the one before. The penalty, and then the structure, with the smallest log
 loss of whole labellings on held-out rows is chosen, because log losses vary less between folds than metrics.
-Finally the metric decides between the structure and the simple rules of :mod:`.rules`, so that no simple
+Finally the metric decides between the structure and the simple rules of :mod:`.rules`, so no simple
 rule has a better metric on the folds than the choice.
 """
 

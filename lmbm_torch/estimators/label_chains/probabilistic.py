@@ -423,7 +423,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return self._rules()
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """Return a copy that obeys ``rules`` and no other rules; None for no rules."""
+        """Return a copy under ``rules`` alone, or under no rules for None."""
         other = copy(self)
         other.constraints = rules
         return other

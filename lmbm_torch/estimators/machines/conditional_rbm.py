@@ -337,7 +337,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
     ) -> Marginals:
         """Return the marginals for :meth:`decode`; given that rules hold, if label sets can be enumerated."""
         is_ruled = rules is not None and len(rules.bounds) > 0
-        # The number of all labels decides, not of unknown labels, so that answers do not depend on the batch.
+        # The number of all labels decides, not of unknown labels, so answers do not depend on the batch.
         if rules is not None and is_ruled and energy.num_visible <= LIMITS.enumerable:
             return marginals(energy, constraints=rules, known=known)
         found = self._distribution([energy]).marginals(known)

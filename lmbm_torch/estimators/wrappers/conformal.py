@@ -83,7 +83,7 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
                 are there to split, or the estimator refuses the inputs.
 
         Warns:
-            UserWarning: too few instances are held out for the coverage, so that no label is excluded.
+            UserWarning: too few instances are held out for the coverage, so no label is excluded.
         """
         check_parameters(self)
         self._check_estimator()

@@ -276,7 +276,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         return self._unfitted(C).set_params(constraints=self._nameless_rules(), **seeds)
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """Return a copy that obeys ``rules`` and no other rules; None for no rules."""
+        """Return a copy under ``rules`` alone, or under no rules for None."""
         other = super().with_rules(rules)
         other.estimator_ = self.estimator_.with_rules(rules)
         return other

@@ -29,7 +29,7 @@ LEAST_FREE, LEAST_OF_FEW, FEW = 15, 12, 4
 # Smallest number of labellings of a whole batch for sums with shared couplings; below, enumeration is faster
 # (scripts/bench/label_sums.py).
 LEAST_SHARED = 2**15
-# Largest bytes of the scores that are summed together, so that they stay in the CPU's cache.
+# Largest bytes of the scores that are summed together, so they stay in the CPU's cache.
 BLOCK_BYTES = 2 * 2**20
 
 
@@ -80,7 +80,7 @@ def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, "
         return None if found is None else found.log_partition
     if energy.pairwise.ndim == 3 or (free := _suited(energy, known)) is None:
         return None
-    # Symmetrised, so that each triangle gets half of the gradient of each coupling.
+    # Symmetrised, so each triangle gets half of the gradient of each coupling.
     energy = replace(energy, pairwise=(energy.pairwise + energy.pairwise.mT) / 2)
     unary, constant = _given(energy, torch.full_like(energy.unary, torch.nan) if known is None else known)
     order, log_sums = [], []

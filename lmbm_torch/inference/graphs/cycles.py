@@ -1,7 +1,7 @@
 """Best labellings of graphs of any width by linear programmes with cycle inequalities, and branch and cut.
 
 Let d_e be the probability that the indicators at the ends of e, [y_i = s] and [y_j = t], differ. A cycle has
-an even number of changes between 0 and 1, so that Σ_{e ∈ F} (1 − d_e) + Σ_{e ∈ C∖F} d_e ≥ 1 for a cycle C and
+an even number of changes between 0 and 1, so Σ_{e ∈ F} (1 − d_e) + Σ_{e ∈ C∖F} d_e ≥ 1 for a cycle C and
 any F ⊆ C of odd size (Sontag and Jaakkola, New outer bounds on the marginal polytope, 2007, section 4, the
 projection to single states). The local polytope violates these inequalities, which often close the gap of
 planar and toroidal grids.
@@ -63,7 +63,7 @@ def decode(
 
 
 def _cut(example: Example, num_rounds: int, node_limit: int) -> Solution:
-    """Return the best labelling of one example that the programmes find, and the least bound."""
+    """Return the programmes' best labelling of an example, and the least bound."""
     matrix, right = local_polytope(example.graph)
     equal: Any = right
     constraints = [LinearConstraint(matrix, equal, equal)]

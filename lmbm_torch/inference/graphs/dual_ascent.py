@@ -158,7 +158,7 @@ def searched_tables(
 
 
 def searched(example: Example, num_iters: int, tol: float, node_limit: int) -> Found:
-    """Return the best labelling and bound of one example after at most so many nodes."""
+    """Return the best labelling and bound of one example after at most ``node_limit`` nodes."""
     kernel, graph = sweeps(), example.graph
     order = np.arange(len(graph.states))
     rank, limits = order.copy(), np.empty(2)

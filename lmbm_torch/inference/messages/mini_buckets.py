@@ -264,7 +264,7 @@ class _Problem(NamedTuple):
     @classmethod
     def of(cls, energy: FactorEnergy, width: int) -> _Problem:
         """Return the problem; raise ValueError if its tables do not fit into memory."""
-        # Impossible states are kept, so that an example has the same buckets alone and in a batch.
+        # Impossible states are kept, so an example has the same buckets alone and in a batch.
         graph = energy.without_constants()
         structure = graph.structure
         sizes, scopes = structure.num_states, structure.every_scope

@@ -50,7 +50,7 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginals"]
 
-# Largest bytes of the messages that are iterated together on the CPU, so that they and all intermediate
+# Largest bytes of the messages that are iterated together on the CPU, so they and all intermediate
 # values fit into the cache (for 20 examples of 400 labels, 13 MB in all, a message takes 30 ns a step; in
 # parts of 1 to 3 MB 10 ns).
 CPU_CHUNK_BYTES = 2**20

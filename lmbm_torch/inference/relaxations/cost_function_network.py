@@ -183,7 +183,7 @@ def decode(
 
 
 def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
-    """Solve one graph, or ascend its dual where the solver has found no labelling."""
+    """Solve a graph, or ascend the dual if the solver has found no labelling."""
     graph, tables = example.graph, np.concatenate([example.unary, example.entries])
     variables = len(graph.states)
     scale = float(np.abs(tables[np.isfinite(tables)]).max(initial=0.0)) or 1.0

@@ -155,7 +155,7 @@ class Programme(NamedTuple):
 
     Args:
         values: of the matrix, by columns.
-        scale: the worth of one unit of the objective: weights are divided by the largest weight, so that the
+        scale: the worth of one unit of the objective: weights are divided by the largest weight, so the
             tolerances of a solver mean the same for all energies.
     """
 

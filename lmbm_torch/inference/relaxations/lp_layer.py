@@ -44,7 +44,7 @@ def relaxed_labels(
 ) -> Float[torch.Tensor, "batch labels"]:
     """Return the labels in [0, 1] of the regularised relaxation; gradients flow to the energy's tensors.
 
-    Every pair of labels has a product, coupled or not, so that zero couplings have gradients, too.
+    Every pair of labels has a product, coupled or not, so zero couplings have gradients, too.
 
     Args:
         energy: a Boltzmann machine.

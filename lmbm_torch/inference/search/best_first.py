@@ -128,7 +128,7 @@ class Front:
         return each * sum(len(prefixes.rows) for prefixes in self.open)
 
     def expand(self, position: int, chosen: Bool[Tensor, " nodes"]) -> Prefixes:
-        """Replace some open prefixes by their children, which may be labellings; return the children."""
+        """Replace some open prefixes by the children, prefixes or labellings; return the children."""
         prefixes = self.open[position]
         parents = prefixes.where(chosen)
         self.nodes.index_add_(0, parents.rows, torch.ones_like(parents.rows))

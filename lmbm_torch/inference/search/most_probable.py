@@ -233,7 +233,7 @@ def marginals(
 
 
 def least_left(energy: DirectedEnergy | SequentialEnergy, mass_left: float, max_labellings: int) -> float:
-    """Return ``mass_left``, or 0 for a model with so few labellings that all are summed."""
+    """Return ``mass_left``, or 0 for a model with few labellings, all of them summed."""
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
     is_sequential = isinstance(energy, SequentialEnergy)

@@ -235,7 +235,7 @@ def _best_scores(chains: Chains) -> list[Tensor]:
         return _all_forward(chains, torch.amax)[0]
     messages, scale = [chains.unary[0]], chains.shift
     for step in chains.steps():
-        # Memory order with examples last, so that the maximum is vectorised over examples.
+        # Memory order with examples last, so the maximum is vectorised over examples.
         before = messages[-1].mT.contiguous().mT[..., None]
         after = (before + step.transition).amax(-2) + step.unary
         largest = after.amax(-1, keepdim=True)
@@ -375,7 +375,7 @@ def trace(last: Tensor, messages: list[Tensor], chains: Chains, choose: Callable
     labels = choose(last)
     found = [labels]
     for message, step in zip(messages[-2::-1], reversed(chains.steps()), strict=True):
-        # Beyond a chain's end, the label of the last position is kept, so that it is chosen only once.
+        # Beyond a chain's end, the label of the last position is kept, so it is chosen only once.
         labels = choose(message + _into(step.transition, labels)).where(step.inside[:, 0], labels)
         found.append(labels)
     return torch.stack(found[::-1], -1)

@@ -149,7 +149,7 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
             messages[sender] = None
         if variable < len(unary):
             tables.append(unary[variable].view(-1, layout.sizes[variable], *[1] * len(others)))
-        # Small tables first, so that few of the sums are as large as the bucket's table.
+        # Small tables first, so few of the sums are as large as the bucket's table.
         tables.sort(key=lambda table: table[0].numel())
         message = combine(reduce(add, tables))
         largest = message.detach().reshape(len(message), -1).amax(1)

@@ -16,7 +16,7 @@ from lmbm_torch.shapes import Bool, Float
 
 Machine = PairwiseEnergy | CliqueEnergy
 
-# Log-potential of an excluded value: far below any score, but finite, so that gradients are finite.
+# Log-potential of an excluded value: far below any score, but finite, so gradients are finite.
 EXCLUDED = -1e30
 
 

@@ -345,7 +345,7 @@ def _parts(
 def _complete(
     search: Search, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
 ) -> None:
-    """Raise ValueError for fewer labellings than requested; find one for an example that has none."""
+    """Raise ValueError for fewer labellings than requested; find a labelling for an example without any."""
     found = len(search.found)
     if not found and not search.is_limited:
         constraints.check(known, f"known[{search.row}]")

@@ -1,7 +1,7 @@
 """Calibration of an estimator's probabilities on instances held out in five folds.
 
 ``calibrate="labels"`` fits a scale and a shift for each label's field, ``"scale"`` one scale for all fields;
-see :mod:`lmbm_torch.calibration.scales`. ``"joint"`` adds two scales in equal mixture, so that joint
+see :mod:`lmbm_torch.calibration.scales`. ``"joint"`` adds two scales in equal mixture, so joint
 confidences match the share of right answers; see :mod:`lmbm_torch.calibration.joint`. ``True`` means
 ``"joint"`` if label sets can be summed and an instance has all labels, otherwise ``"labels"``. Instances
 count by sample weight, for Boltzmann machines also by the number of known labels. Calibration costs five

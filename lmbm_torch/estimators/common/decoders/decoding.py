@@ -107,7 +107,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     @property
     def trained(self) -> DecodingClassifier:
-        """The classifier that was trained: the one within a wrapper, or this one."""
+        """The trained classifier: the classifier itself, or the classifier within a wrapper."""
         return self
 
     def field_weights(self) -> np.ndarray | None:

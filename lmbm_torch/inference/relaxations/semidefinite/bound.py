@@ -181,7 +181,7 @@ class Inequalities:
 def triangles(products: np.ndarray, violation: float, most: int) -> Group:
     """Return the violated triangle inequalities of a symmetric matrix, worst first."""
     spins, signs, violations = [], [], []
-    # In rising order, so that pairs of the first spins come first.
+    # In rising order, so pairs of the first spins come first.
     later, earlier = np.tril_indices(len(products), -1)
     between = products[later, earlier]
     for last in range(2, len(products)):

@@ -138,7 +138,7 @@ class OpenPart:
         which, rule_prices = np.zeros((0, 2), np.int64), np.zeros(0)
         if problem.rules is not None:
             rule_prices = self.relaxation.rule_prices
-            # The checker counts the square of a spin as the constant 1, so that the diagonal is not in the
+            # The checker counts the square of a spin as the constant 1, so the diagonal is not in the
             # checker's matrix.
             diagonal = diagonal - problem.rules.weighted(rule_prices).diagonal()
             which = np.stack([problem.rules.rule, problem.rules.literal], 1)
