@@ -279,7 +279,7 @@ def _search(
 
 
 def _ceiling(margin: float, temperature: float, cutoff: float | None) -> float:
-    """Return the loss at which labellings are pruned, ``cutoff`` times the cost of a label against a field."""
+    """Return the loss at which labellings are pruned, ``cutoff`` times the loss of one wrong branch."""
     return math.inf if cutoff is None else cutoff * (margin + temperature * math.log(2))
 
 

@@ -101,12 +101,12 @@ def agrees(search: Callable[[SearchProblem], Found], num_lanes: int, device: str
         torch.zeros(0, 1, device="cpu").long(),
     )
     round_off = torch.finfo(torch.float64).eps
-    limits = {"margin": 1.0, "temperature": 0.0, "round_off": round_off, "ceiling": torch.inf}
+    limits: Any = {"margin": 1.0, "temperature": 0.0, "round_off": round_off, "ceiling": torch.inf}
     problem = SearchProblem(
         fields, children, places, places[:, 0], none, 0 * fields[:1], **limits, node_limit=2**62, top_k=2
     )
     expected = kernels("search.directed").search(problem)
-    moved = [each.to(device) if isinstance(each, torch.Tensor) else each for each in problem]
+    moved: list[Any] = [each.to(device) if isinstance(each, torch.Tensor) else each for each in problem]
     found = Found(*(each.cpu() for each in search(SearchProblem(*moved))))
     is_near = torch.allclose(found.bound, expected.bound) and torch.allclose(found.losses, expected.losses)
     return is_near and torch.equal(found.labels, expected.labels)
