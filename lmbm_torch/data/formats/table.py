@@ -239,8 +239,8 @@ def read_table(
         schema = Schema(features, tuple(label_names), tuple(ids), table.delimiter, form)
     data = _as_described(table, schema)
     if uncertain is not None:
-        labels = np.where(doubtful, UNCERTAIN[uncertain], data.labels)
-        data = replace(data, labels=labels, uncertain=doubtful if uncertain == "self_trained" else None)
+        certain = np.where(doubtful, UNCERTAIN[uncertain], data.labels)
+        data = replace(data, labels=certain, uncertain=doubtful if uncertain == "self_trained" else None)
     if test is None:
         return data.with_split(np.flatnonzero(~tested), np.flatnonzero(tested))
     test_table = open_table(test, delimiter, schema.delimiter, encoding)
