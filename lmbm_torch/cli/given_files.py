@@ -42,7 +42,7 @@ def _absent(key: str, path: Any) -> Iterator[str]:
 
 
 def _faults_of_table(options: Any) -> Iterator[str]:
-    # At use: conll and others need none of them.
+    # Imported here, because other kinds of data do not need these names.
     from lmbm_torch.data.tables.names import matching
 
     tables = {}

@@ -157,7 +157,9 @@ def check_methods(data: MultilabelData, methods: Sequence[str]) -> None:
                 f'pip install "lmbm-torch[{extra}]" installs it'
             )
         if not takes(name, data.features):
-            raise ValueError(f"methods: expected methods for sparse features, got {name!r}")
+            raise ValueError(
+                f"methods: expected methods that take sparse features, as the data are sparse, got {name!r}"
+            )
         if isinstance(method, Ensemble) and method.base not in methods[:place]:
             raise ValueError(f"methods: expected {method.base!r} before {name!r}, got {list(methods)}")
 

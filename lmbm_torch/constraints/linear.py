@@ -87,7 +87,7 @@ class Constraints(Stored):
         return sums > self._bounds + self._slack
 
     def involved(self, rules: np.ndarray) -> np.ndarray:
-        """Count for each label the chosen rules with the label, (labels,); ``rules`` is (rules,) of bool."""
+        """Return for each label how many of ``rules``, a mask (rules,), contain the label, (labels,)."""
         return np.bincount(self._columns[rules[self._rows]], minlength=self.num_labels)
 
     def broken(self, labels: np.ndarray) -> list[list[str]]:

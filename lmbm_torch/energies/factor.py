@@ -108,7 +108,10 @@ class FactorScopes:
 
     @kept
     def slots(self) -> tuple[np.ndarray, ...]:
-        """Return table, variable, state and stride for each state of each variable of each table."""
+        """Return four arrays with an entry for each state of each variable of each table.
+
+        These are the numbers of table, variable and state, and the variable's stride in the table.
+        """
         scopes, (_, strides) = self.every_scope, self.places
         rows = [(t, v, strides[t, place]) for t, scope in enumerate(scopes) for place, v in enumerate(scope)]
         table, variable, stride = np.array(rows, np.int64).T

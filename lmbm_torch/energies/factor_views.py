@@ -163,7 +163,7 @@ def to_networkx(energy: FactorEnergy) -> Any:
 
 def _one_graph(energy: FactorEnergy, what: str) -> FactorScopes:
     if energy.is_packed:
-        raise ValueError(f"energy: expected one graph for {what}, got packed graphs; use energy.select")
+        raise ValueError(f"energy: expected one graph for {what}, got packed graphs; use energy.examples()")
     return energy.structure
 
 

@@ -52,7 +52,7 @@ def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
     try:
         take()
     finally:
-        # All tasks are taken. A thread kept busy by another call need not begin.
+        # No task is left: helpers that have not started need not begin.
         wait([other for other in others if not other.cancel()])
     for other in others:
         if not other.cancelled():

@@ -14,7 +14,7 @@ from lmbm_torch.prediction.trained import TrainedModel
 # An error of probabilities below this is no reason to train again.
 LEAST_ERROR = 0.05
 NUM_NAMES = 8
-# Of these less is better.
+# Metrics whose smaller values are better.
 LOSSES = ("hamming_loss",)
 
 

@@ -22,8 +22,8 @@ ROOM = "lmbm_torch.inference"
 class OwnDecoder:
     """A decoder outside this library, represented by an import path.
 
-    Reading a file never imports the decoder. A run directory is loaded with the decoder of the configuration;
-    otherwise the caller gives the decoder again.
+    Reading a file never imports the decoder. If a run directory is loaded, the configuration names the
+    decoder; if a model file is loaded, the caller must pass the decoder again.
     """
 
     path: str
@@ -61,7 +61,7 @@ def decoder_of(described: dict[str, Any]) -> Decoder:
     """Return the decoder of a :func:`description`.
 
     Raises:
-        KeyError, TypeError: no description, or settings unknown to the routine.
+        KeyError, TypeError: the argument is no description, or has settings that the decoder does not take.
         ValueError: a routine that is no decoder of :mod:`lmbm_torch.inference`.
     """
     if "num_iters" in described:
@@ -84,7 +84,7 @@ def with_settings(decoder: Decoder, **settings: Any) -> Decoder:
     """
     for name in settings:
         if name not in signature(decoder).parameters:
-            raise ValueError(f"{name}: expected none for a model that decodes by {path_of(decoder)}")
+            raise ValueError(f"{name}: expected None, as {path_of(decoder)} has no such setting")
     return partial(decoder, **settings)
 
 

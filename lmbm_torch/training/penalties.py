@@ -14,8 +14,7 @@ def quadratic(model: Model, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
     """Return ½ Σ_j η_j w_j² over the weights of the model's head.
 
     η_j is ``coupling_penalty`` for the weight of a clique of two or more labels, and 1 for all other weights
-    (large_margin_boltzmann_machines_2009, section 5, named η_0; "η_0 = 0" there means ``coupling_penalty=1``
-    here).
+    (large_margin_boltzmann_machines_2009, section 5, where the factor is η_0).
 
     Raises:
         ValueError: ``coupling_penalty`` is not a finite number above 0.

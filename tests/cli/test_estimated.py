@@ -253,7 +253,7 @@ def test_rules_that_an_estimator_or_a_decoder_does_not_take_are_refused_before_t
             ValueError, match="rules: expected an estimator that takes constraints and has none"
         ):
             estimated.start(composed(*shared, "~estimator", estimator))
-    with pytest.raises(ValueError, match="constraints: expected none for a model that decodes by"):
+    with pytest.raises(ValueError, match=r"constraints: expected None, as .* has no such setting"):
         jobs.start(
             composed(*shared, "model=conditional_rbm", "training=latent", "data.missing_labels=negative")
         )

@@ -152,7 +152,7 @@ def test_rules_whose_sums_all_differ_are_refused_by_name():
     rules = Constraints.of(Rule({**weights}, 1.3, "a sum of powers"), names(40))
     energy = random_pairwise_energy(0, 40, density=0.05)
     with pytest.raises(
-        ValueError, match=r"constraints: expected few different sums .*, got .* a sum of powers"
+        ValueError, match=r"constraints: expected weights with few different sums .*, got .* a sum of powers"
     ):
         elimination.log_partition(energy, constraints=rules)
 

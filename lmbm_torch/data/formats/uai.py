@@ -72,7 +72,7 @@ def _network(tokens: _Tokens) -> FactorEnergy:
     num_states = tokens.counts("the variables' numbers of values", num_labels)
     if not num_labels or min(num_states) < 1:
         raise ValueError(
-            f"variables: expected at least one, of at least one value each, got {num_states[:9]}"
+            f"variables: expected at least one variable, each with at least one value, got {num_states[:9]}"
         )
     num_tables = tokens.count("the number of tables")
     scopes = [tokens.variables(f"the variables of table {table}", num_labels) for table in range(num_tables)]

@@ -23,7 +23,7 @@ from lmbm_torch.protocol import Capabilities
 # Capabilities of classifiers without decoding.
 NO_DECODER = Capabilities(predicts_by_decode=False)
 THRESHOLDS = tuple((np.arange(1, 13) / 20).tolist())
-"""Those that labels may have, and a common one of many labels."""
+"""Thresholds to try: one for each label or, with many labels, one for all labels."""
 
 
 @dataclass(frozen=True)

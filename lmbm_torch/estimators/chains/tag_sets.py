@@ -102,7 +102,7 @@ def label_rows(labels: Sequence[Any], lengths: list[int], name: str = "y") -> np
                 f"{name}: expected {length} labels for sequence {number}, got shape {each.shape}"
             )
     if any(each.dtype == object for each in rows):
-        # As objects: NumPy would turn numbers into texts when joining both.
+        # Object arrays keep numbers as numbers beside texts.
         rows = [each.astype(object) for each in rows]
     return np.concatenate(rows)
 

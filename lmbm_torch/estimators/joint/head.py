@@ -380,7 +380,7 @@ class JointHead(StructuredClassifier):
 
     def _codes(self, name: str, labels: Any, log_odds: np.ndarray) -> np.ndarray:
         """Convert labels (rows, labels) in the values of ``fit`` to {0, 1, NaN}."""
-        # With two classes there is a single label.
+        # If ``fit`` had one column of two classes, classes_ is a vector: make a row of one label.
         classes = np.reshape(self.classes_, (-1, 2))
         found = label_codes(name, labels, classes, allow_missing=True)
         check_shape(name, found, *log_odds.shape)

@@ -194,7 +194,7 @@ def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
     if answer is None or not np.isfinite(answer[1]):
         return dual_ascent.searched(example, 1000, dual_ascent.ROOT_GAIN, 1)
     least, loss, nodes, labels = answer[0], answer[1], int(answer[2]), answer[3:].astype(np.int64)
-    # Each cost is rounded by at most one of the last decimal.
+    # Rounding changes each cost by at most one unit in the last decimal place.
     bound = example.constant - scale * (least - len(orders) * 10.0**-DECIMALS)
     sweeps().improved(graph, example.unary, example.entries, labels)
     score = example.constant + sweeps().score_of(graph, example.unary, example.entries, labels)
@@ -217,7 +217,7 @@ def _solve(
         weights = np.abs(fields).sum() + np.abs(couplings).sum() / 2
         return Solution(np.zeros(size), -weights - settled, False, 0, scale)
     least, loss, nodes, values = answer[0], answer[1], int(answer[2]), answer[3:]
-    # Each cost is rounded by at most one of the last decimal.
+    # Rounding changes each cost by at most one unit in the last decimal place.
     unseen = len(orders) * 10.0**-DECIMALS
     return Solution(values, scale * (least - unseen) - settled, bool(least >= loss), nodes, scale)
 

@@ -51,10 +51,10 @@ FLIP_BYTES = 2**23
 class Score:
     """Rule for MAP: the loss is −score.
 
-    A rule (score or hinge) defines the loss to minimise: ``programme`` is the programme of one example over
-    the batch's ``polytope``, ``loss`` excludes the energy's constant, ``flip_gains`` is the decrease of the
-    loss by a flip of each label alone, and ``objective`` is reported instead of a loss or a bound of the
-    loss.
+    A rule (score or hinge) defines the loss to minimise: ``programme`` builds the optimisation problem of one
+    example over the batch's ``polytope``, ``loss`` excludes the energy's constant, ``flip_gains`` tells how
+    much the loss falls if one label is flipped, and ``objective`` converts a loss, or a bound of the loss, to
+    the number that users see.
     """
 
     def polytope(self, energy: Machine, constraints: Constraints | None) -> LocalPolytope:

@@ -174,8 +174,8 @@ class _Tables:
         values, place = np.unique(sums[allowed], axis=0, return_inverse=True)
         if allowed.size * len(values) > MOST_ENTRIES:
             raise ManySumsError(
-                f"constraints: expected few different sums in rules over more than {FEW_LABELS} labels, "
-                f"got {len(values)} sums over some labels of {'; '.join(rules.texts)}"
+                f"constraints: expected weights with few different sums in rules over more than {FEW_LABELS} "
+                f"labels, got {len(values)} sums of weights of {'; '.join(rules.texts)}"
             )
         table = np.zeros((*allowed.shape, len(values)), bool)
         table[(*allowed.nonzero(), place.ravel())] = True

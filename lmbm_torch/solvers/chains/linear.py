@@ -164,7 +164,7 @@ class PartialLikelihoodProblem(LikelihoodProblem):
         """Return the losses, with gradients in scores and transitions."""
         scores, transition = self.forbidding(scores, transition)
         loss, errors, pairs = likelihoods(scores, transition, self.start, self.labels, self.upper)
-        # If a chain has a single allowed labelling, the second sum is its score, which is already subtracted.
+        # If a chain has a single allowed labelling, the second sum is the score, already subtracted.
         are_open, rows = self._open
         some = np.where(self.allowed_labels[rows], scores[rows], FORBIDDEN)
         start = np.concatenate([[0], self.lengths[are_open].cumsum()])

@@ -195,7 +195,7 @@ class ChainOracle:
         plane = np.repeat(np.arange(len(examples)), lengths)
         position = np.arange(len(plane)) - np.repeat(lengths.cumsum() - lengths, lengths)
         steps = np.flatnonzero(plane[1:] == plane[:-1])
-        # In the range of each plane, unary entries come first, then couplings; both are counted from 0.
+        # Each plane has its own keys: unary entries first, then couplings, numbered from 0 in each plane.
         width = int(lengths.max()) * size + size**2
         offset = width - size**2
         keys, values = [], []

@@ -81,8 +81,9 @@ class TreeLikelihood:
             )
         for tree, span in enumerate(self.spans):
             check_parents(f"parents of tree {tree}", self.parents[span])
-        if not 0 <= int(self.labels.min()) <= int(self.labels.max()) < self.num_states:
-            raise ValueError(f"labels: expected 0 to {self.num_states - 1}, got other labels")
+        least, largest = int(self.labels.min()), int(self.labels.max())
+        if not 0 <= least <= largest < self.num_states:
+            raise ValueError(f"labels: expected 0 to {self.num_states - 1}, got {least} to {largest}")
         check_shape("upper", self.upper, len(self.sizes))
         check_finite("upper", self.upper)
         if bool((self.upper <= 0).any()):

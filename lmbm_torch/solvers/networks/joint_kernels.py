@@ -104,7 +104,7 @@ class JointKernel:
 
 # Number of instances of a block, if the kernel of the active instances does not fit into memory.
 BLOCK = 8192
-# The active instances are chosen again when a label's gap has fallen to this share.
+# The active instances are chosen again when a label's gap has fallen to this share of the first gap.
 ROUND_TARGET = 0.01
 
 

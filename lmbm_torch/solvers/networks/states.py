@@ -111,7 +111,9 @@ def work(
     check_shape("state.weights", state.weights, problems.num_columns, problems.num_labels)
     every = range(problems.num_labels)
     if positions is not None and not set(positions) <= set(every):
-        raise ValueError(f"positions: expected some of 0 … {len(every) - 1}, got {list(positions)}")
+        raise ValueError(
+            f"positions: expected numbers of labels from 0 to {len(every) - 1}, got {list(positions)}"
+        )
     labels = np.arange(len(every)) if positions is None else np.unique(np.array(positions, np.int64))
     return Work(labels[unsolved(state, labels, tol)], tol, num_iters, seed)
 

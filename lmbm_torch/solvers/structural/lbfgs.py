@@ -20,7 +20,8 @@ from lmbm_torch.solvers.structural.linear import Curvature, FlatState
 
 CORRECTIONS = 6
 Corrections = tuple[tuple[np.ndarray, np.ndarray], ...]
-# Wolfe's conditions: least share of the decrease by the slope, and largest share of the slope after a step.
+# Wolfe's conditions: least share of the decrease that the slope predicts, and largest share of the slope
+# before the step that is left after the step.
 SUFFICIENT_DECREASE = 1e-3
 SLOPE_LEFT = 0.9
 # Number of iterations between two estimates of the Hessian: at least LEAST_SINCE, and at least the share

@@ -84,11 +84,12 @@ def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, Any]:
 
 
 class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
-    """A classifier that predicts the best label vector, or the best of the codes of classes.
+    """A classifier that predicts the best label vector, or the class whose label vector (code) is best.
 
-    Reports, servers and wrappers call the public methods alone: energies of instances, calibrated energies of
-    the probabilities, and decoding. A subclass defines the energies, their decoding and the capabilities, and
-    overrides the distribution or the losses of classes if the defaults for large-margin models do not fit.
+    Reports, servers and wrappers call only the public methods: energies of instances, calibrated energies,
+    which define the probabilities, and decoding. A subclass defines the energies, the decoding and the
+    capabilities, and overrides the distribution, or the losses of classes, if the defaults for large-margin
+    models do not fit.
 
     Attributes:
         model_: the model, on ``device``; in float64 if the estimator has no ``dtype``.

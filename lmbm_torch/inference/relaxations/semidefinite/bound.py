@@ -322,8 +322,8 @@ class Proof(NamedTuple):
     """Proof by a point of the dual.
 
     Args:
-        bound: no spins have a larger value.
-        others: no spins but ``leading`` and their opposites have a larger value.
+        bound: an upper bound of the objective over all spin vectors.
+        others: the same over all spin vectors except ``leading`` and −``leading``.
         leading: the signs of M's leading eigenvector.
     """
 
