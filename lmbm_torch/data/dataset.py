@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
@@ -105,7 +105,8 @@ class MultilabelData:
 
     def with_split(self, train: Int[np.ndarray, " train"], test: Int[np.ndarray, " test"]) -> MultilabelData:
         """Return the same instances with other training and test parts, and without a validation part."""
-        return replace(self, train=train, test=test, validation=train[:0])
+        names, rest = (self.label_names, self.feature_names), (train[:0], self.schema, self.uncertain)
+        return MultilabelData(self.name, self.features, self.labels, *names, train, test, *rest)
 
     def check_certain(self) -> None:
         """Raise ValueError if uncertain labels are left to a first fit, of an estimator."""
@@ -140,7 +141,8 @@ class MultilabelData:
         mask = self.uncertain
         if mask is not None:
             mask = np.vstack([mask, np.zeros(test.labels.shape, np.bool_)])
-        return replace(self, features=features, labels=labels, **rows, schema=schema, uncertain=mask)
+        names = self.label_names, self.feature_names
+        return MultilabelData(self.name, features, labels, *names, **rows, schema=schema, uncertain=mask)
 
     def features_at(self, rows: Int[np.ndarray, " rows"]) -> Features:
         """Return the features of some rows; of a data set on disk, slices are read when asked for."""

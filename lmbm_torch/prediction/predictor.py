@@ -227,6 +227,11 @@ class Predictor(Stored):
         return self.estimator.label_names_
 
     @property
+    def label_form(self) -> LabelForm | None:
+        """Return the form of the columns of labels in a table; None for other data."""
+        return self.schema.label_form if isinstance(self.schema, Schema) else None
+
+    @property
     def rules(self) -> Constraints | None:
         """Return the rules that answers obey."""
         return self.estimator.rules

@@ -81,7 +81,7 @@ def table_rows(
 
 def label_columns(saved: Predictor) -> dict[str, bool]:
     """Return the names of the columns of labels, and whether the values are classes, not 0 and 1."""
-    form = getattr(saved.schema, "label_form", None)
+    form = saved.label_form
     if form is None or not form.classes:
         return dict.fromkeys(saved.label_names, False)
     return {
@@ -90,7 +90,7 @@ def label_columns(saved: Predictor) -> dict[str, bool]:
 
 
 def _cells(saved: Predictor, labels: list[list[int]]) -> Sequence[Sequence[object]]:
-    form = getattr(saved.schema, "label_form", None)
+    form = saved.label_form
     if form is None or not form.classes:
         return labels
     return [*zip(*form.written(np.array(labels)).values(), strict=True)]

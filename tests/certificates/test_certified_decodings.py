@@ -211,7 +211,7 @@ def test_labellings_that_another_beats_are_not_written(tmp_path):
 def test_strange_arguments_are_refused(tmp_path):
     energy, path = directed(40, 6, torch.Generator().manual_seed(0)), tmp_path / "proof.jsonl"
     limited = branch_and_bound.decode_hinge(energy, node_limit=1)
-    with pytest.raises(ValueError, match=r"decoding: expected status\.exact of every example, got \d+"):
+    with pytest.raises(ValueError, match=r"decoding: expected status\.exact for every example, got \d+"):
         certificates.write(limited, path, energy, margin=1.0)
     decoding = branch_and_bound.decode_hinge(energy)
     with pytest.raises(ValueError, match="node_limit: expected at most 50 nodes in the proofs"):

@@ -104,7 +104,7 @@ def test_help_names_every_command(answers):
 def test_help_needs_no_table(answers):
     code, _, said = answers["lmbm reproduce --help"]
     assert code == 0
-    assert "table: any_table, classifier_chains, crbm_2017_ablations, crbm_2017_paper" in said
+    assert "table: any_table, classifier_chains, crbm_2017_ablations, crbm_2017_occlusions" in said
 
 
 def test_tables_need_a_clone(monkeypatch, tmp_path):

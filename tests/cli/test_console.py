@@ -124,6 +124,7 @@ def test_of_several_labellings_each_has_its_own_certificate():
     class Named:
         label_names = ("sun", "sea")
         has_probabilities = False
+        label_form = None
 
     rows = list(tables.table_rows(Named(), [several((-1.0, -2.0, -3.0))]))
     assert tables.columns(Named(), 3)[-3:] == ["objective", "bound_of_unlisted", "exact"]

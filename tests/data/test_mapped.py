@@ -136,7 +136,7 @@ def test_a_file_that_is_cut_while_it_is_used_is_named(stored):
     file = stored[0] / ("data.npy" if data.features[:1].__class__ is csr_array else "features.npy")
     file.write_bytes(file.read_bytes()[:-8])
     assert data.features[:30].shape == (30, 6)
-    with pytest.raises(ValueError, match=rf"{file.name}: expected 8 bytes more"):
+    with pytest.raises(ValueError, match=rf"{file.name}: .* got 8 bytes fewer"):
         data.features[:]
 
 

@@ -233,7 +233,7 @@ def test_what_rules_rule_out_is_told():
     told = model.explain(X[:1])
     assert told["rain"].otherwise is None
     assert told.rules == tuple(dict.fromkeys(model.binding_rules(X[:1])[0]))
-    with pytest.raises(ValueError, match="compile_predictor: expected constraints=None"):
+    with pytest.raises(ValueError, match="compile_predictor: expected no rules"):
         model.compile_predictor()
 
 

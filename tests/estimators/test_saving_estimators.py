@@ -154,7 +154,7 @@ def test_what_would_need_pickle_is_refused(tmp_path, settings, message):
 def test_other_estimators_are_refused(tmp_path):
     with pytest.raises(TypeError, match=r"content: expected a model, .* of lmbm_torch, got SVC of"):
         save(SVC().fit(X, Y[:, 0]), tmp_path / "model.safetensors")
-    with pytest.raises(TypeError, match=r"got AutoLabelClassifier, which holds classifiers"):
+    with pytest.raises(TypeError, match=r"got AutoLabelClassifier with such classifiers"):
         AutoLabelClassifier().save(tmp_path / "model.safetensors")
     with pytest.raises(NotFittedError):
         save(LMSBNClassifier(), tmp_path / "model.safetensors")

@@ -136,7 +136,7 @@ def test_solvers_of_all_steps_refuse_constraints():
     allowed = AllowedSteps(*(np.ones(shape, np.bool_) for shape in (2, (2, 2), 2)))
     problem = ChainKernelProblem(np.eye(2), np.array([0, 1]), np.array([0, 1, 2]), 2, allowed=allowed)
     for solver in (exponentiated_gradient, multi_class):
-        with pytest.raises(ValueError, match="problem: expected one in which every step is allowed"):
+        with pytest.raises(ValueError, match="problem: expected that all steps are allowed"):
             run(solver, problem, tol=1e-3)
 
 

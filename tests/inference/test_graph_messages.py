@@ -152,7 +152,7 @@ def test_bad_arguments_are_refused():
     energy = a_forest(0)
     for given, message in (
         ({"schedule": "random"}, "schedule: expected one of parallel, sequential, residual"),
-        ({"damping": 1.0}, "damping: expected at most 1"),
+        ({"damping": 1.0}, "damping: expected a number from 0 to below 1"),
         ({"damping": -0.1}, "damping: expected"),
         ({"num_iters": 0}, "num_iters: expected"),
     ):

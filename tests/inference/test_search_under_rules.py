@@ -132,5 +132,5 @@ def test_what_is_known_against_the_rules_is_named():
     energy, rules = independent_forest()
     known = torch.full((BATCH, 40), torch.nan).double()
     known[2, 3], known[2, 0] = 1, 0
-    with pytest.raises(ValueError, match=r"known\[2\]: .*known: 1 -> 0; 3 -> 1"):
+    with pytest.raises(ValueError, match=r"known\[2\]: .*known labels: 1 -> 0; 3 -> 1"):
         DIRECTED.decode(energy, constraints=rules, known=known)

@@ -254,6 +254,8 @@ CASES = {
 PARTS = {"dual.random", "dual.rows", "search.few_parents", "search.flips", "search.losses"}
 # Its bits of floating-point numbers are numba's own; elsewhere the same sums are made in torch.
 COMPILED_ALONE = {"search.one_side"}
+# Operators over kernels, and the kernel in CUDA.
+OF_DEVICES = {"search.directed_cuda", "search.operator"}
 
 
 def numbers(found) -> list[np.ndarray]:
@@ -269,7 +271,7 @@ def numbers(found) -> list[np.ndarray]:
 
 
 def test_every_kernel_is_tried():
-    assert sorted(set(CASES) | PARTS | COMPILED_ALONE | RECORDS) == MODULES
+    assert sorted(set(CASES) | PARTS | COMPILED_ALONE | RECORDS | OF_DEVICES) == MODULES
 
 
 @pytest.mark.parametrize("name", CASES)

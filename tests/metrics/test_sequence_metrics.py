@@ -54,5 +54,5 @@ def test_refusals():
             update(TARGET[:2], TARGET)
         with pytest.raises(ValueError, match="target: expected a label in every"):
             update(TARGET, TARGET.clone().fill_(-1))
-    with pytest.raises(ValueError, match="preds: expected classes below 5"):
+    with pytest.raises(ValueError, match="preds: expected classes 0 to 4"):
         ChunkF1(NAMES).update(TARGET + 4, TARGET)

@@ -264,7 +264,7 @@ def test_other_models_and_routines_are_refused():
             latent_module(**options)
     with pytest.raises(ValueError, match=r"method: expected one of \['mle_bp', .*got 'svm'"):
         latent_module("svm")
-    with pytest.raises(ValueError, match="loss: expected none for pcd"):
+    with pytest.raises(ValueError, match="loss: expected None for pcd"):
         latent_module("pcd", loss=bethe_negative_log_likelihood)
 
 

@@ -31,5 +31,5 @@ def test_other_marginals_are_refused():
     energy = FactorEnergy.of((2, 2), [((0, 1), torch.eye(2))])
     with pytest.raises(ValueError, match="marginals: expected shape"):
         graph_of_marginals(energy, torch.ones(3, 2))
-    with pytest.raises(ValueError, match="names: expected 2, got 1"):
+    with pytest.raises(ValueError, match="names: expected 2 names, got 1"):
         graph_of_marginals(energy, torch.ones(2, 2) / 2, names=["one"])

@@ -11,12 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress
 from math import inf, isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lmbm_torch.persistence.stored import Stored
-from lmbm_torch.shapes import Bool, Int
+
+if TYPE_CHECKING:
+    # The module of shapes imports torch.
+    from lmbm_torch.shapes import Bool, Int
 
 WORDS = {"0": 0.0, "false": 0.0, "no": 0.0, "n": 0.0, "1": 1.0, "true": 1.0, "yes": 1.0, "y": 1.0}
 """Words that stand for 0 and 1, in small letters."""

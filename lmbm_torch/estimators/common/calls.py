@@ -64,18 +64,24 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
             for name in ("encoder_", "label_form_", "uncertain_"):
                 vars(self).pop(name, None)
         try:
-            y = _labels_of_fit(self, y, uncertain, is_new)
-            if uncertain is None:
-                return _fitted(fit, self, X, (y, *others), named, is_new)
-            if uncertain == "self_trained" and fit.__name__ != "fit":
-                raise ValueError(f"uncertain: expected no 'self_trained' in {fit.__name__}, see fit")
-            certain, mask = certain_labels(y, uncertain)
-            found = _fitted(fit, self, X, (certain, *others), named, is_new)
+            encodes, mask = getattr(self, "encodes_frames", True), np.zeros(0, np.bool_)
+            if encodes and (type(y) is not np.ndarray or y.dtype.kind in "OU"):
+                y = _labels_of_fit(self, y, uncertain, is_new)
+            if uncertain is not None:
+                if uncertain == "self_trained" and fit.__name__ != "fit":
+                    raise ValueError(f"uncertain: expected no 'self_trained' in {fit.__name__}, see fit")
+                y, mask = certain_labels(y, uncertain)
+            if encodes and type(X) is not np.ndarray:
+                X = _encoded(self, X, y, is_new)
+            found = _watched(fit, self, X, (y, *others), named)
             if uncertain == "self_trained" and mask.any():
-                own = np.where(mask, _own_labels(self, X, certain), certain.values)
-                own = LabelFrame(certain.columns, own)
-                found = _fitted(fit, self, X, (own, *others), named, is_new=False)
-            self.uncertain_ = uncertain
+                own = LabelFrame(y.columns, np.where(mask, _own_labels(self, X, y), y.values))
+                found = _watched(fit, self, X, (own, *others), named)
+            if uncertain is not None:
+                self.uncertain_ = uncertain
+            if "encoder_" in vars(self) and hasattr(getattr(self, "estimator_", None), "with_feature_names"):
+                # Explanations of the inner estimator then name the encoder's features.
+                self.estimator_ = self.estimator_.with_feature_names(self.encoder_.get_feature_names_out())
             return found
         except BaseException:
             vars(self).clear()
@@ -93,32 +99,12 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
 
 def _labels_of_fit(estimator: Any, y: Any, uncertain: str | None, is_new: bool) -> Any:
     """Return sets of names and frames of other columns as a frame of labels, and keep the form of a frame."""
-    if not getattr(estimator, "encodes_frames", True) or (type(y) is np.ndarray and y.dtype.kind not in "OU"):
-        return y
     if is_new and getattr(estimator, "splits_classes", False):
         form = form_of_labels(y, uncertain)
         if form is not None:
             estimator.label_form_ = form
     form = vars(estimator).get("label_form_")
     return named_labels(y) if form is None else formed_labels(y, form)
-
-
-def _fitted(
-    fit: Callable[..., Any],
-    self: Any,
-    X: Any,
-    arguments: tuple[Any, ...],
-    named: dict[str, Any],
-    is_new: bool,
-) -> Any:
-    """Call ``fit`` with encoded instances."""
-    if getattr(self, "encodes_frames", True) and type(X) is not np.ndarray:
-        X = _encoded(self, X, arguments[0], is_new)
-    found = _watched(fit, self, X, arguments, named)
-    if "encoder_" in vars(self) and hasattr(getattr(self, "estimator_", None), "with_feature_names"):
-        # For explanations of the estimator within.
-        self.estimator_ = self.estimator_.with_feature_names(self.encoder_.get_feature_names_out())
-    return found
 
 
 def _own_labels(estimator: Any, X: Any, y: LabelFrame) -> np.ndarray:

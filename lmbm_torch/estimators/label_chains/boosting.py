@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import expit, logit
 
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.common.settings import (
     COUNT,
     NOT_NEGATIVE,
@@ -18,7 +20,8 @@ from lmbm_torch.estimators.common.settings import (
     Constraints,
     Number,
 )
-from lmbm_torch.estimators.label_chains.trees import LabelTrees
+from lmbm_torch.estimators.label_chains import trees
+from lmbm_torch.estimators.networks import independent_labels
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.solvers.networks.problems import Features
 
@@ -27,7 +30,7 @@ SHARE = [Number(Real, 0, 1, closed="both")]
 LEAST = 1e-16
 
 
-class LabelBoostingClassifier(LabelTrees):
+class LabelBoostingClassifier(DecodingClassifier[DirectedEnergy]):
     """Gradient boosting of label vectors with missing labels, by trees for all labels together.
 
     XGBoost grows one tree in each round, with a value for each label in each leaf (Chen and Guestrin 2016;
@@ -72,6 +75,15 @@ class LabelBoostingClassifier(LabelTrees):
         "penalty": [NOT_NEGATIVE],
         "learning_rate": [POSITIVE],
     }
+
+    device = "cpu"
+    holds_others: ClassVar[bool] = True
+    capabilities, predict_decoding = independent_labels.capabilities, independent_labels.predict_decoding
+    _energy = independent_labels.energy_of_log_odds
+    _decode_energy, _code_losses = independent_labels.decode_energy, independent_labels.code_losses
+    fit = trees.fit
+
+    prior_: np.ndarray
 
     def __init__(
         self,

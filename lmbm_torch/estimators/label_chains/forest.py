@@ -10,12 +10,15 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.special import logit
 
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.common.settings import COUNT, POSITIVE, SHARED, Constraints, Number, StrOptions
-from lmbm_torch.estimators.label_chains.trees import LabelTrees
+from lmbm_torch.estimators.label_chains import trees
+from lmbm_torch.estimators.networks import independent_labels
 from lmbm_torch.solvers.networks.problems import Features
 
 
-class LabelForestClassifier(LabelTrees):
+class LabelForestClassifier(DecodingClassifier[DirectedEnergy]):
     """A random forest of label vectors with missing labels.
 
     The trees are grown by scikit-learn's ``RandomForestRegressor`` (Breiman 2001), with splits for all labels
@@ -56,6 +59,15 @@ class LabelForestClassifier(LabelTrees):
         "min_samples_leaf": [COUNT],
         "smoothing": [POSITIVE],
     }
+
+    device = "cpu"
+    holds_others: ClassVar[bool] = True
+    capabilities, predict_decoding = independent_labels.capabilities, independent_labels.predict_decoding
+    _energy = independent_labels.energy_of_log_odds
+    _decode_energy, _code_losses = independent_labels.decode_energy, independent_labels.code_losses
+    fit = trees.fit
+
+    prior_: np.ndarray
 
     def __init__(
         self,

@@ -422,7 +422,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         # Losses grow with the margin.
         is_hinge &= self._hinge_margin <= self.margin
         # Instances with forbidden labels are decoded wrongly at any loss.
-        is_hinge &= self.rules is None
+        is_hinge &= self._rules() is None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         if self.calibrate:
             settings = {"ordering": self.ordering_, "max_parents": self.max_parents_}

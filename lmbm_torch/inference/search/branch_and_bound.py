@@ -33,7 +33,7 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.search.operator import search
 from lmbm_torch.kernels.search.records import Found, SearchProblem
 from lmbm_torch.shapes import Known
-from lmbm_torch.verdicts import one_door, refuse_unless, searched_on_host
+from lmbm_torch.verdicts import is_traced, one_door, refuse_unless, searched_on_host
 
 # Losses that differ by at most this share of a label's largest loss count as tied: far above rounding.
 ROUND_OFF = 1e-12
@@ -238,6 +238,12 @@ def _decode_under_rules(
     return constrained.where_broken(energy, constraints, routine, over, known=known, top_k=top_k)
 
 
+def _found(problem: SearchProblem) -> Found:
+    if problem.fields.device.type == "cpu" and not is_traced():
+        return kernels("search.directed").search(problem)
+    return search(problem)
+
+
 def _search(
     energy: DirectedEnergy,
     margin: float,
@@ -260,7 +266,7 @@ def _search(
     parents = energy.parents.index_select(-2, order).index_select(-1, order)
     clique_parents, clique_child = _clique_places(energy.cliques, energy.ordering)
     weight = energy.unary.new_zeros(1, 0) if energy.clique_weight is None else energy.clique_weight
-    return search(
+    return _found(
         SearchProblem(
             fields=energy.unary.index_select(1, order).double(),
             children=parents.mT.double().reshape(-1, labels, labels),

@@ -71,7 +71,7 @@ def test_every_reader_takes_every_form(tmp_path, name, form):
 def test_every_reader_takes_the_encoding_of_windows_with_a_warning(tmp_path, name):
     text, read = READERS[name]
     (tmp_path / name).write_bytes(text.encode("cp1252"))
-    with pytest.warns(UserWarning, match=rf"{name}: expected text in UTF-8, .* read as cp1252: .*Köln"):
+    with pytest.warns(UserWarning, match=rf"{name}: expected text in UTF-8, .* reading as cp1252: .*Köln"):
         found = read(tmp_path / name)
     (tmp_path / name).write_text(text, encoding="utf-8")
     assert found == read(tmp_path / name)
