@@ -107,7 +107,9 @@ def test_the_help_says_how_delimiters_are_found():
 
 def test_rows_are_named_in_predictions(served):
     data, file = served
-    saved = SimpleNamespace(schema=data.data.schema, label_names=data.label_names, has_probabilities=False)
+    schema = data.data.schema
+    fields = {"schema": schema, "label_form": schema.label_form, "label_names": data.label_names}
+    saved = SimpleNamespace(**fields, has_probabilities=False)
     ids = reading.ids(file, saved)
     assert ids == {"id": ["a1", "a2", "a3", "a4", "a5", "a6"]}
     assert tables.columns(saved, 1, [*ids])[:4] == ["row", "id", "rank", "labels"]

@@ -123,7 +123,9 @@ def assert_same_dashboards(one: Path, two: Path) -> None:
     ours, others = (EventAccumulator(str(each / "tensorboard")).Reload() for each in (one, two))
     assert len(others.Scalars("test/exact_match")) == 1
     for name in ("train/objective", "val/hamming_loss", "test/exact_match"):
-        logged = [[scalar.value for scalar in log.Scalars(name)] for log in (ours, others)]
+        # A dashboard of several files is read in the order of their names, which may be of one second.
+        scalars = [sorted(log.Scalars(name), key=lambda scalar: scalar.step) for log in (ours, others)]
+        logged = [[scalar.value for scalar in each] for each in scalars]
         assert logged[0] == pytest.approx(logged[1], rel=1e-4)
 
 

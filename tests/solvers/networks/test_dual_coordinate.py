@@ -324,7 +324,9 @@ def test_bad_input_is_refused_by_name():
         "state.weights: expected shape": lambda: dual_coordinate.update(
             problems, replace(state, weights=np.zeros((4, 3)))
         ),
-        "positions: expected some of": lambda: dual_coordinate.update(problems, state, positions=[-1]),
+        "positions: expected numbers of labels": lambda: dual_coordinate.update(
+            problems, state, positions=[-1]
+        ),
     }
     for message, call in refusals.items():
         with pytest.raises(ValueError, match=message):
