@@ -45,8 +45,8 @@ class LabelBoostingClassifier(DecodingClassifier[DirectedEnergy]):
         subsample: share of the instances from which each tree learns.
         max_features: share of the features that are tried at each split.
         penalty: weight of the squared values of leaves.
-        num_bins: number of intervals of the values of a feature. On flags, chd_49, scene and yeast 256 take up
-            to 13 times as long, with log losses that differ by at most .008 in either direction.
+        num_bins: number of intervals of a feature's values. On flags, chd_49, scene and yeast, 256 take up to
+            13 times as long, with log losses that differ by at most .008 in either direction.
         random_state: seed for the samples of instances and features.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
             ignores rules.
