@@ -65,17 +65,20 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
                 vars(self).pop(name, None)
         try:
             encodes, mask = getattr(self, "encodes_frames", True), np.zeros(0, np.bool_)
+            certain: Any = None
             if encodes and (type(y) is not np.ndarray or y.dtype.kind in "OU"):
                 y = _labels_of_fit(self, y, uncertain, is_new)
             if uncertain is not None:
                 if uncertain == "self_trained" and fit.__name__ != "fit":
                     raise ValueError(f"uncertain: expected no 'self_trained' in {fit.__name__}, see fit")
-                y, mask = certain_labels(y, uncertain)
+                certain, mask = certain_labels(y, uncertain)
+                y = certain
             if encodes and type(X) is not np.ndarray:
                 X = _encoded(self, X, y, is_new)
             found = _watched(fit, self, X, (y, *others), named)
             if uncertain == "self_trained" and mask.any():
-                own = LabelFrame(y.columns, np.where(mask, _own_labels(self, X, y), y.values))
+                own = np.where(mask, _own_labels(self, X, certain), certain.values)
+                own = LabelFrame(certain.columns, own)
                 found = _watched(fit, self, X, (own, *others), named)
             if uncertain is not None:
                 self.uncertain_ = uncertain
