@@ -128,6 +128,16 @@ SAMPLES = (
         tolerances={"exact_match": 0.02, "sample_f1": 0.02},
     ),
     Reproduced(
+        "todays_peers",
+        "chd_49",
+        "label powerset, RBF kernel",
+        (
+            *("table=todays_peers", "table.sets=[chd_49]", "table.splits=1"),
+            "table.methods=['label powerset, RBF kernel']",
+        ),
+        tolerances={"exact_match": 0.02, "sample_f1": 0.02},
+    ),
+    Reproduced(
         "classifier_chains",
         "chd_49",
         "extra trees, joint chain",
