@@ -228,7 +228,7 @@ class Right:
 
     @property
     def share(self) -> float:
-        """Return the exact match, with one right and one wrong answer added so that it is never 0 or 1."""
+        """Return the exact match after adding a right and a wrong answer, so never 0 or 1."""
         return (float(self.weight[self.each].sum()) + 1) / (float(self.weight.sum()) + 2)
 
     @property

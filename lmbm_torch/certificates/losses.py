@@ -49,7 +49,7 @@ class Losses(ABC):
 
     @abstractmethod
     def of_parts(self, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
-        """Return :meth:`of` for parts that all belong to one example, or to any if :attr:`is_shared`."""
+        """Return :meth:`of` for parts of a single example, or of any examples if :attr:`is_shared`."""
 
     @property
     def is_shared(self) -> bool:

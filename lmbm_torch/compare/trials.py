@@ -1,4 +1,4 @@
-"""Trials (results of one method on one split of a data set), and the table rows that summarise trials."""
+"""Trials, results of a method on a split of a data set, and summaries of trials as rows of a table."""
 
 from __future__ import annotations
 

@@ -357,3 +357,16 @@ def test_kernels_survive_a_file_and_refuse_what_is_none(tmp_path):
 def test_parents_that_are_no_tree_are_refused(parents):
     with pytest.raises(ValueError, match=r"X\[0\]: expected"):
         GraphClassifier().fit([(np.zeros((3, 1)), np.array(parents))], [[0, 1, 0]])
+
+
+@pytest.mark.parametrize("objective", ["hinge", "likelihood"])
+def test_graph_without_edges_may_have_an_empty_list(objective):
+    nodes = [np.array([[2.0], [-0.1]]), np.array([[-2.0], [0.3]])]
+    labels = [[1, 1], [0, 1]]
+    found = [
+        GraphClassifier(objective=objective, random_state=0).fit(
+            [(nodes[0], [[0, 1]]), (nodes[1], none)], labels
+        )
+        for none in ([], np.zeros((0, 2), int))
+    ]
+    np.testing.assert_array_equal(*(each.coef_ for each in found))

@@ -378,7 +378,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return X, labels, self._weights(sample_weight, X)
 
     def _with_known_values(self, labels: np.ndarray) -> np.ndarray:
-        """Return labels with 0 in columns (labels) that hold only NaN, and warn of such labels."""
+        """Replace NaN by 0 in labels without any known value, and warn of these labels."""
         unknown: Any = np.isnan(labels).all(0)
         if not unknown.any():
             return labels

@@ -366,7 +366,7 @@ def check_given(estimator: Any, y: Any) -> None:
 
 
 def with_rows(X: Any) -> Any:
-    """Return instances whose rows can be selected: convert sparse matrices to CSR, keep other forms."""
+    """Convert sparse matrices to CSR, for a selection of rows; return other instances unchanged."""
     return canonical(X) if sparse.issparse(X) else X
 
 

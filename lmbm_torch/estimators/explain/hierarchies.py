@@ -95,7 +95,7 @@ class HierarchyFields:
             yield self.features[place], like(X, with_value(row, place, reference[place]))
 
     def binding(self, X: Any) -> tuple[str, ...]:
-        """Return the rules "child -> parent" that the probabilities break before they are raised."""
+        """Return the rules "child -> parent" broken by the probabilities before any correction."""
         if self.model.scope != "all":
             return ()
         parents = self.model.forest_.parents

@@ -397,9 +397,11 @@ class GraphClassifier(TrainedEstimator):
 
 
 def _edges(given: np.ndarray, nodes: int, number: int) -> np.ndarray:
-    """Return edges as given, or from the parents of a tree's nodes."""
+    """Return edges as given, none for an empty list, or edges from the parents of a tree's nodes."""
     if given.ndim != 1:
         return given
+    if not len(given):
+        return np.zeros((0, 2), np.int64)
     if np.issubdtype(given.dtype, np.integer) and len(given) == nodes:
         children = np.flatnonzero(given != -1)
         edges = np.stack([given[children], children], 1)
