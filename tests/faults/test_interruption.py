@@ -211,30 +211,32 @@ def test_a_large_relaxation(interrupted):
     interrupted(lambda: lp_relaxation.decode(undirected(900)), after=4.0)
 
 
+# Each kind of work as a function of its size, a small size, whose run compiles the kernels, and a large one.
 LONG = {
-    "fit": lambda: LMSBNClassifier(C=1e3, tol=1e-9, random_state=0).fit(*hard()),
-    "search": lambda: branch_and_bound.decode_hinge(directed(600)),
-    "integer programme": lambda: integer_program.decode_hinge(undirected(40)),
-    "expected F1": lambda: bayes.decode([directed(60)], "f1", max_labellings=10**7),
-    "samples": lambda: ancestral.marginals(directed(600), 10**4),
+    "fit": (lambda tol: LMSBNClassifier(C=1e3, tol=tol, random_state=0).fit(*hard()), 1.0, 1e-9),
+    "search": (lambda labels: branch_and_bound.decode_hinge(directed(labels)), 8, 600),
+    "integer programme": (lambda labels: integer_program.decode_hinge(undirected(labels)), 4, 40),
+    "expected F1": (lambda labels: bayes.decode([directed(labels)], "f1", max_labellings=10**7), 16, 60),
+    "samples": (lambda labels: ancestral.marginals(directed(labels), 10**4), 4, 600),
 }
 
 
-def worked(work, beginning, ended):
-    """Tell when ``work`` begins and how it ends."""
+def worked(work, size, beginning, ended):
+    """Tell when ``work(size)`` begins and how it ends."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     beginning.set()
     try:
-        work()
+        work(size)
     except KeyboardInterrupt:
         ended.set()
 
 
-@pytest.mark.parametrize("work", LONG.values(), ids=LONG)
-def test_in_a_worker_process(work):
+@pytest.mark.parametrize(("work", "small", "large"), LONG.values(), ids=LONG)
+def test_in_a_worker_process(work, small, large):
+    work(small)
     context = multiprocessing.get_context("fork")
     beginning, ended = context.Event(), context.Event()
-    worker = context.Process(target=worked, args=(work, beginning, ended))
+    worker = context.Process(target=worked, args=(work, large, beginning, ended))
     worker.start()
     try:
         assert beginning.wait(60)

@@ -393,6 +393,8 @@ class LikelyLabellings:
 
 def joined(parts: Sequence[Any]) -> Any:
     """Join the results of a batch's parts into one result; all results have the same fields."""
+    if len(parts) == 1:
+        return parts[0]
     if isinstance(parts[0], Tensor):
         return torch.cat([*parts])
     return _by_field(parts[0], lambda name: joined([getattr(part, name) for part in parts]))

@@ -119,6 +119,8 @@ def labellings(
         return _allowed_labellings(energies, constraints, known, mass_left, max_labellings)
     limits: dict[str, Any] = {"known": known, "mass_left": mass_left, "max_labellings": max_labellings}
     found = [most_probable.labellings(energy, **limits) for energy in energies]
+    if len(found) == 1:
+        return found[0]
     log_known = torch.stack([each.log_known for each in found])
     # The posterior weight of a member is proportional to its probability of the known labels.
     share = log_known.softmax(0).nan_to_num(1 / len(found))

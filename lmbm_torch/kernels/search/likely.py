@@ -120,9 +120,18 @@ def _by_example(count: int, search: Callable[[int, np.ndarray], tuple]) -> list[
     return [each for each in found if each is not None]
 
 
-@njit(nogil=True, cache=True)
-def read_labels(bits, ordering, labels):
+def read_labels(bits: np.ndarray, ordering: np.ndarray, labels: np.ndarray) -> None:
     """Write the labels (found, labels) of bits (found, words)."""
+
+    def work(first: int, last: int, stop: np.ndarray) -> None:
+        if not stop[0]:
+            _read(bits[first:last], ordering, labels[first:last])
+
+    by_rows(len(bits), work)
+
+
+@njit(nogil=True, cache=True)
+def _read(bits, ordering, labels):
     for one in range(len(bits)):
         for first in range(0, len(ordering), _WORD):
             word = bits[one, first // _WORD]
