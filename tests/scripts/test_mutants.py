@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,21 @@ def test_a_mutant_changes_a_line_that_is_there(mutant):
     assert mutant.new != mutant.old
 
 
+@cache
+def functions(path):
+    """Return the names of a file's functions; of a folder none."""
+    place = REPOSITORY / path
+    tree = ast.parse("" if place.is_dir() else place.read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("name", sorted({mutant.test for mutant in ALL}))
+def test_a_named_test_is_there(name):
+    path, _, function = name.partition("::")
+    assert not function or function.partition("[")[0] in functions(path)
+
+
+@pytest.mark.slow
 def test_all_tests_that_are_named_can_be_collected():
     named = sorted({mutant.test for mutant in ALL})
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "", "-p", "no:cacheprovider"]
