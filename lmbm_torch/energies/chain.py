@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_log_potentials, check_magnitude, check_not_mapped, check_permutation
+from lmbm_torch.checks import are_moderate, check_log_potentials, check_magnitude, check_not_mapped, check_permutation
 from lmbm_torch.energies.base import StateEnergy, check_precision, kept
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
-from lmbm_torch.verdicts import refuse_unless
+from lmbm_torch.verdicts import is_traced, refuse_unless
 
 # The label of positions beyond a chain's end; it is no class.
 PADDING = -1
@@ -43,7 +43,7 @@ def check_lengths(lengths: Int[Tensor, " batch"], most: int) -> None:
         raise ValueError(f"lengths: expected 1 to {most}, got {int(lengths.min())} to {int(lengths.max())}")
 
     what = f"lengths: expected 1 to {most}"
-    refuse_unless(what, (lengths,), lambda: ((lengths >= 1) & (lengths <= most)).all(), refuse)
+    refuse_unless(what, (lengths,), lambda: (lengths == lengths.clamp(1, most)).all(), refuse)
 
 
 def in_float(energy: Any, *names: str) -> None:
@@ -112,9 +112,12 @@ class ChainEnergy(StateEnergy):
         check_precision(self.dtype)
         check_not_mapped("unary", self.unary)
         check_not_mapped("transition", self.transition)
+        unary, transition = self.unary, self.transition
+        is_on_host = self.device.type == "cpu" and not is_traced()
+        if is_on_host and are_moderate(unary) and (not transition.numel() or are_moderate(transition)):
+            return
         # The padding may have any values.
-        unary = self.unary.masked_fill(~self.inside[..., None], 0)
-        transition = self.transition
+        unary = unary.masked_fill(~self.inside[..., None], 0)
         if not self.is_shared:
             transition = transition.masked_fill(~self.inside[:, 1:, None, None], 0)
         for name, values in (("unary", unary), ("transition", transition)):
