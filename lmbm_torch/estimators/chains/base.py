@@ -127,8 +127,10 @@ class SequenceClassifier(TrainedEstimator, ABC):
         return chain_dp.decode(self.energy(X, known=known), top_k=top_k)
 
     @answer_call
-    def predict(self, X, *, known=None) -> list[np.ndarray]:
+    def predict(self, X, *, known=None) -> list[Any]:
         """Return the classes of each sequence's positions.
+
+        A sequence of tokens has a list of classes, as of sklearn-crfsuite, other sequences have an array.
 
         Args:
             known: for each sequence a list with an entry for each position: a class, a set of classes, or
@@ -138,7 +140,8 @@ class SequenceClassifier(TrainedEstimator, ABC):
             ValueError: an invalid input, named in the message; known classes that the constraints forbid.
         """
         labels = self._each(X, known, lambda energy: chain_dp.decode(energy).labels)
-        return [self.classes_[row] for row in labels]
+        found = [self.classes_[row] for row in labels]
+        return [row.tolist() for row in found] if are_tokens(X) else found
 
     def score(self, X, y) -> float:
         """Return the share of positions with the right class."""
@@ -259,6 +262,12 @@ class ProbabilisticSequenceClassifier(SequenceClassifier):
             known: see :meth:`predict`.
         """
         return self._each(X, known, lambda energy: chain_dp.marginals(energy).states)
+
+    def predict_marginals(self, X) -> list[list[dict[Any, float]]]:
+        """Return P(class | sequence) by class for each position, in the form of sklearn-crfsuite."""
+        tags = self.classes_.tolist()
+        found = self.predict_proba(X)
+        return [[dict(zip(tags, row, strict=True)) for row in each.tolist()] for each in found]
 
 
 def by_position(weights: np.ndarray | None, start: np.ndarray) -> np.ndarray | None:

@@ -126,11 +126,19 @@ class LikelihoodProblem(LinearChains):
 
     Source: max_margin_markov_networks_survey_2003, Equation 12; biases and transitions are regularised like
     all weights.
+
+    Args:
+        learned_steps: (states, states), true for the transitions to learn; all others keep weight 0. All if
+            None.
     """
+
+    learned_steps: np.ndarray | None = None
 
     def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the objective and the gradient."""
         loss, errors, pairs = self.losses(self.scores(flat), self.transition(flat))
+        if self.learned_steps is not None:
+            pairs = pairs * self.learned_steps
         gradient = self.by_weights(errors, pairs)
         gradient += flat
         return 0.5 * float(flat @ flat) + loss, gradient
