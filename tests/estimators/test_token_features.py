@@ -103,6 +103,15 @@ def test_tokens_equal_the_matrices_of_their_features(kind):
     assert model.predict(SENTENCES) == [row.tolist() for row in by_matrix.predict(matrices)]
 
 
+@pytest.mark.parametrize("emission", ["gaussian", "multinomial"])
+def test_a_hidden_markov_model_takes_tokens(emission):
+    model = HiddenMarkovClassifier(emission).fit(SENTENCES, TAGS)
+    rows, start, _ = TokenFeatures.of(SENTENCES, 1).rows(SENTENCES)
+    matrices = [rows.toarray()[first:end] for first, end in itertools.pairwise(start)]
+    by_matrix = HiddenMarkovClassifier(emission).fit(matrices, TAGS)
+    assert model.predict(SENTENCES) == [row.tolist() for row in by_matrix.predict(matrices)]
+
+
 def test_lists_of_texts_and_texts_are_tokens():
     by_lists = ChainCRF().fit([[[word] for word in words] for words in WORDS], TAGS)
     by_words = ChainCRF().fit(WORDS, TAGS)
@@ -121,25 +130,26 @@ def test_answers_about_tokens_have_the_form_of_sklearn_crfsuite():
 
 
 @pytest.mark.parametrize("c1", [0.0, 0.1])
-@pytest.mark.parametrize("partial", [False, True])
-def test_only_transitions_between_neighbours_are_learned(c1, partial):
-    y = [["D", "N", None], *TAGS[1:]] if partial else TAGS
-    model = ChainCRF(c1=c1, c2=0.1, all_possible_transitions=False, tol=1e-7, max_iter=5000).fit(WORDS, y)
-    assert [*model.classes_] == ["A", "D", "N", "V"]
-    seen = np.zeros((4, 4), bool)
-    seen[[1, 2, 3], [2, 3, 0]] = True  # DN, NV, VA; with an open tag behind N any tag
-    seen[2] |= partial
-    assert not model.transition_[~seen].any()
-    assert np.count_nonzero(model.transition_) > 2
-    if partial:
-        return
-    best = objective(model, WORDS, TAGS, c1, 0.1)
+def test_only_transitions_between_neighbours_are_learned(c1):
+    model = ChainCRF(c1=c1, c2=0.1, all_possible_transitions=False, tol=1e-7, max_iter=5000).fit(WORDS, TAGS)
+    assert {*model.transition_features_} == {("D", "N"), ("N", "V"), ("V", "A")}
+    best, seen = objective(model, WORDS, TAGS, c1, 0.1), model.transition_ != 0
     generator, kept = np.random.default_rng(0), model.transition_
     for _ in range(5):
         model.transition_ = kept + 1e-3 * generator.normal(size=(4, 4)) * seen
         assert objective(model, WORDS, TAGS, c1, 0.1) > best
-    with pytest.raises(ValueError, match="all_possible_transitions: expected True with a kernel"):
-        ChainCRF(kernel="rbf", all_possible_transitions=False).fit(WORDS, TAGS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "y", "message"),
+    [
+        ({"kernel": "rbf"}, TAGS, "expected True with a kernel"),
+        ({}, [["D", "N", None], *TAGS[1:]], "expected True with partly known classes"),
+    ],
+)
+def test_transitions_of_neighbours_alone_are_refused(settings, y, message):
+    with pytest.raises(ValueError, match=f"all_possible_transitions: {message}"):
+        ChainCRF(all_possible_transitions=False, **settings).fit(WORDS, y)
 
 
 def test_rare_features_are_left_out():

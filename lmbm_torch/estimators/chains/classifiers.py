@@ -150,6 +150,8 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         rows = self._fit_rows(X)
         lengths = np.diff(rows.start)
         tags = Tags.of(label_rows(y, lengths.tolist()))
+        if tags.mask is not None and not self.all_possible_transitions:
+            raise ValueError("all_possible_transitions: expected True with partly known classes, got False")
         self.classes_ = tags.classes
         steps = steps_of(self.classes_, self.constraints)
         codes = tags.labelling(lengths, steps)
@@ -158,10 +160,9 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         # Equal columns share one weight at the least ‖w‖², not at the least ‖w‖₁.
         inputs, back = merged(scaled) if self.c1 == 0 else (scaled, None)
         given: Any = (inputs, codes, rows.start, len(self.classes_), self.C_, weights, steps)
-        learned = None if self.all_possible_transitions else tags.neighbours(rows.start)
-        problem = LikelihoodProblem(*given, learned_steps=learned)
+        problem = LikelihoodProblem(*given, learns_all_steps=self.all_possible_transitions)
         if tags.mask is not None:
-            problem = PartialLikelihoodProblem(*given, learned_steps=learned, allowed_labels=tags.mask)
+            problem = PartialLikelihoodProblem(*given, allowed_labels=tags.mask)
         features, transition = train_likelihood(self, problem, absolute=self.c1 * self.C_)
         if tags.mask is not None:
             self.duality_gap_ = float("nan")

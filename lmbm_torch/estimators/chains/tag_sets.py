@@ -53,20 +53,6 @@ class Tags(NamedTuple):
             classes = classes.astype(np.int64)
         return cls(classes, None, _mask(given, classes, "y"))
 
-    def neighbours(self, start: np.ndarray) -> np.ndarray:
-        """Return the pairs of classes (classes, classes) that may be neighbours in some sequence.
-
-        Args:
-            start: (sequences + 1,), the first position of each sequence.
-        """
-        mask = self._allowed().astype(np.float32)
-        before = np.delete(np.arange(start[-1]), start[1:] - 1)
-        return mask[before].T @ mask[before + 1] > 0
-
-    def _allowed(self) -> np.ndarray:
-        """Return the allowed classes of each position, (positions, classes)."""
-        return np.eye(len(self.classes), dtype=np.bool_)[self.codes] if self.mask is None else self.mask
-
     def labelling(self, lengths: np.ndarray, steps: AllowedSteps | None) -> np.ndarray:
         """Return indices of classes (positions,) that agree with the tags and the allowed steps.
 
@@ -75,7 +61,8 @@ class Tags(NamedTuple):
         """
         if self.codes is not None and steps is None:
             return self.codes
-        return labelling_within(self._allowed(), lengths, steps, "y")
+        mask = np.eye(len(self.classes), dtype=np.bool_)[self.codes] if self.mask is None else self.mask
+        return labelling_within(mask, lengths, steps, "y")
 
 
 def are_partial(labels: np.ndarray) -> bool:

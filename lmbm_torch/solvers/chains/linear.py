@@ -128,17 +128,16 @@ class LikelihoodProblem(LinearChains):
     all weights.
 
     Args:
-        learned_steps: (states, states), true for the transitions to learn; all others keep weight 0. All if
-            None.
+        learns_all_steps: False to learn the transitions in the labels alone; all others keep weight 0.
     """
 
-    learned_steps: np.ndarray | None = None
+    learns_all_steps: bool = True
 
     def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the objective and the gradient."""
         loss, errors, pairs = self.losses(self.scores(flat), self.transition(flat))
-        if self.learned_steps is not None:
-            pairs = pairs * self.learned_steps
+        if not self.learns_all_steps:
+            pairs = pairs * (self._true_pairs > 0)
         gradient = self.by_weights(errors, pairs)
         gradient += flat
         return 0.5 * float(flat @ flat) + loss, gradient
