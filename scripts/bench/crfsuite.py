@@ -127,7 +127,7 @@ def wnut17() -> Task:
 
 
 def with_characters(task: Task) -> Task:
-    """The tokens with the n-grams of their words."""
+    """Return the tokens with the n-grams of their words."""
     X, X_test = (
         [[token | {"grams": grams(token["word"])} for token in sentence] for sentence in part]
         for part in task.X
@@ -136,7 +136,7 @@ def with_characters(task: Task) -> Task:
 
 
 def with_embeddings(task: Task) -> Task:
-    """Matrices of the tokens' features and the embeddings of their words."""
+    """Return matrices of the tokens' features and the embeddings of the words."""
     words = sorted({token["word"] for part in task.X for sentence in part for token in sentence})
     vectors = EMBEDDED * np.asarray(TextEncoder("sentence").fit(words).transform(words))
     place = {word: row for row, word in enumerate(words)}

@@ -1,4 +1,4 @@
-"""One table of the figures of sequences, from the kept tables of their scripts.
+"""Figures of sequences in one table, from the kept tables of the scripts that measure.
 
 ``crfsuite.py``, ``crf_layer.py`` and ``letters.py`` measure the rows, ``lmbm reproduce table=m3n_2003`` the
 ten folds of ocr_letters. ``ratio`` is ours by the peer's. Keep the table of this script anew after any
