@@ -66,7 +66,7 @@ class Task(NamedTuple):
     """Tokens of two parts, as dictionaries or matrices, the names of all features if any, and the tags."""
 
     X: tuple[Any, Any]
-    names: tuple[list, list] | None
+    names: Any
     y: tuple[list, list]
 
 
