@@ -12,7 +12,8 @@ import numpy as np
 
 from lmbm_torch.data import digit_numbers
 from lmbm_torch.estimators import ChainCRF, ChainSVM
-from lmbm_torch.estimators.chains.baselines import IndependentPositions, one_vs_rest_svm
+from lmbm_torch.estimators.chains.baselines import IndependentPositions
+from lmbm_torch.estimators.common.baselines import independent_svm
 from lmbm_torch.viz import bar_chart
 
 data = digit_numbers(80)
@@ -32,7 +33,7 @@ plt.show()
 
 # %%
 models = {
-    "each digit alone": IndependentPositions(one_vs_rest_svm(C=0.1)),
+    "each digit alone": IndependentPositions(independent_svm(C=0.1)),
     "conditional random field": ChainCRF(C=1.0),
     "max-margin Markov network": ChainSVM(C=1.0, random_state=0),
 }

@@ -111,7 +111,7 @@ def check_moderate(name: str, tensor: Tensor) -> None:
     check_outside_transforms(name)
     if tensor.device.type == "cpu" and not is_traced():
         # Good values are read only once; a second pass finds out what is wrong.
-        if not tensor.numel() or _are_moderate(tensor):
+        if not tensor.numel() or are_moderate(tensor):
             return
         check_finite(name, tensor)
         check_magnitude(name, tensor)
@@ -130,7 +130,7 @@ def check_moderate(name: str, tensor: Tensor) -> None:
         )
 
 
-def _are_moderate(tensor: Tensor) -> bool:
+def are_moderate(tensor: Tensor) -> bool:
     """Return whether all values of a CPU tensor are numbers of magnitude at most ``LARGEST``."""
     # Comparing Python numbers takes half the time of comparing tensors; every routine starts with this check.
     least, most = (float(end) for end in tensor.detach().aminmax())
@@ -164,7 +164,7 @@ def check_magnitude(name: str, tensor: Tensor) -> None:
     if not tensor.numel():
         return
     if tensor.device.type == "cpu" and not is_traced():
-        if not _are_moderate(tensor):
+        if not are_moderate(tensor):
             largest = float(_largest(tensor))
             if not largest <= LARGEST:
                 _refuse_large(name, largest)

@@ -30,19 +30,23 @@ class _Tokens(NamedTuple):
     Args:
         emissions: log-potentials of the tags, batch first.
         kept: the mask, batch first.
-        order: the places of the kept tokens in order, then the places of masked tokens.
-        is_dense: whether the kept tokens are known to stand first.
+        sizes: the number of kept tokens of each sequence.
+        order: the places of the kept tokens in order, then the places of masked tokens; None if the kept
+            tokens are known to stand first.
     """
 
     emissions: Float[Tensor, "batch length tags"]
     kept: Bool[Tensor, "batch length"]
-    order: Int[Tensor, "batch length"]
-    is_dense: bool
+    sizes: Int[Tensor, " batch"]
+    order: Int[Tensor, "batch length"] | None
 
     def packed(self, values: Tensor) -> Tensor:
         """Return values of tokens, (batch, length, …), with those of the kept tokens first."""
-        order = self.order[(..., *(None,) * (values.ndim - 2))]
-        return values if self.is_dense else values.take_along_dim(order, 1)
+        return values if self.order is None else _reordered(values, self.order)
+
+    def placed(self, values: Tensor) -> Tensor:
+        """Return packed values at the places of the tokens."""
+        return values if self.order is None else _reordered(values, self.order.argsort(1))
 
 
 class CRF(nn.Module):
@@ -167,12 +171,12 @@ class CRF(nn.Module):
             energy = self._energy(tokens, transitions)
             labels = tokens.packed(tags if self.batch_first else tags.mT)
             # A sequence without a token has one position, whose tag may be anything.
-            labels = labels.where(tokens.kept.any(1, keepdim=True), 0)
+            labels = labels.where(tokens.sizes[:, None] > 0, 0)
             logs = energy.score(labels) - chain_dp.log_partition(energy)
             if not can_read:
                 strange = energy.inside & ((labels < 0) | (labels >= self.num_tags))
                 logs = logs.masked_fill(strange.any(1), torch.nan)
-        return reduced(logs, tokens.kept, reduction)
+        return reduced(logs, tokens.sizes, reduction)
 
     @one_door
     def marginal_log_likelihood(
@@ -201,10 +205,10 @@ class CRF(nn.Module):
         tokens = self._tokens(emissions, mask)
         energy = self._energy(tokens, transitions)
         allowed = tokens.packed(allowed_tags if self.batch_first else allowed_tags.transpose(0, 1))
-        allowed = allowed | ~energy.inside[..., None] | ~tokens.kept.any(1)[:, None, None]
+        allowed = allowed | ~energy.inside[..., None] | (tokens.sizes == 0)[:, None, None]
         some = replace(energy, unary=energy.unary.masked_fill(~allowed, -torch.inf))
         logs = chain_dp.log_partition(some) - chain_dp.log_partition(energy)
-        return reduced(logs, tokens.kept, reduction)
+        return reduced(logs, tokens.sizes, reduction)
 
     @one_door
     def log_partition(
@@ -221,7 +225,7 @@ class CRF(nn.Module):
         """
         with _reading(emissions, mask, transitions, *self.parameters()):
             tokens = self._tokens(emissions, mask)
-            return chain_dp.log_partition(self._energy(tokens, transitions)).where(tokens.kept.any(1), 0)
+            return chain_dp.log_partition(self._energy(tokens, transitions)).where(tokens.sizes > 0, 0)
 
     @torch.no_grad()
     def decode(
@@ -238,7 +242,7 @@ class CRF(nn.Module):
         """
         tokens = self._tokens(emissions, mask)
         labels = chain_dp.best_labels(self._energy(tokens, transitions)).numpy(force=True).tolist()
-        return [row[:size] for row, size in zip(labels, tokens.kept.sum(1).tolist(), strict=True)]
+        return [row[:size] for row, size in zip(labels, tokens.sizes.tolist(), strict=True)]
 
     def top_k(
         self,
@@ -263,10 +267,8 @@ class CRF(nn.Module):
         """
         tokens = self._tokens(emissions, mask)
         found = chain_dp.decode(self._energy(tokens, transitions), top_k=k)
-        back, kept = tokens.order.argsort(1), tokens.kept
-        if k > 1:
-            back, kept = back[:, None].expand_as(found.labels), kept[:, None]
-        return replace(found, labels=found.labels.take_along_dim(back, -1).where(kept, PADDING))
+        labels = tokens.placed(found.labels.movedim(-1, 1)).movedim(1, -1)
+        return replace(found, labels=labels.where(tokens.kept if k == 1 else tokens.kept[:, None], PADDING))
 
     def marginals(
         self,
@@ -281,8 +283,7 @@ class CRF(nn.Module):
             emissions, mask, transitions: see :meth:`energy`.
         """
         tokens = self._tokens(emissions, mask)
-        states = chain_dp.marginals(self._energy(tokens, transitions)).states
-        states = states.take_along_dim(tokens.order.argsort(1)[..., None], 1)
+        states = tokens.placed(chain_dp.marginals(self._energy(tokens, transitions)).states)
         states = states.where(tokens.kept[..., None], 0)
         return states if self.batch_first else states.transpose(0, 1)
 
@@ -316,11 +317,8 @@ class CRF(nn.Module):
         if not is_dense and kept.device.type == "cpu" and not is_traced() and not is_mapped(kept):
             array = kept.numpy()
             is_dense = bool((array[:, 1:] <= array[:, :-1]).all())
-        if is_dense:
-            order = torch.arange(kept.shape[1], device=kept.device).expand(kept.shape)
-        else:
-            order = kept.argsort(dim=1, descending=True, stable=True)
-        return _Tokens(emissions, kept, order, is_dense)
+        order = None if is_dense else kept.argsort(dim=1, descending=True, stable=True)
+        return _Tokens(emissions, kept, kept.sum(1), order)
 
     def _energy(self, tokens: _Tokens, transitions: Tensor | None) -> ChainEnergy:
         """Return the energy of tokens, see :meth:`energy`."""
@@ -332,7 +330,7 @@ class CRF(nn.Module):
             dtype = torch.float64 if emissions.dtype == torch.float64 else torch.float32
             start, steps, end = (weights.to(dtype) for weights in self._weights())
             unary = tokens.packed(emissions.to(dtype))
-            lengths = kept.sum(1).clamp(min=1)
+            lengths = tokens.sizes.clamp(min=1)
             rows = torch.arange(len(kept), device=emissions.device)
             places = torch.cat([rows, rows]), torch.cat([torch.zeros_like(lengths), lengths - 1])
             ends = torch.cat([start.expand(len(kept), -1), end.expand(len(kept), -1)])
@@ -340,6 +338,10 @@ class CRF(nn.Module):
             if transitions is not None:
                 steps = steps + tokens.packed(transitions.to(dtype))[:, 1:]
             return ChainEnergy(unary, steps, lengths)
+
+
+def _reordered(values: Tensor, order: Int[Tensor, "batch length"]) -> Tensor:
+    return values.take_along_dim(order[(..., *(None,) * (values.ndim - 2))], 1)
 
 
 @contextmanager
@@ -350,9 +352,9 @@ def _reading(*tensors: Tensor | None) -> Iterator[bool]:
         yield can_read
 
 
-def reduced(values: Float[Tensor, " batch"], kept: Bool[Tensor, "batch length"], reduction: str) -> Tensor:
-    """Return the values of sequences with a token, summed as asked for."""
-    values = values.where(kept.any(1), 0)
+def reduced(values: Float[Tensor, " batch"], sizes: Int[Tensor, " batch"], reduction: str) -> Tensor:
+    """Return the values of sequences with a token, summed as asked for; ``sizes`` are numbers of tokens."""
+    values = values.where(sizes > 0, 0)
     if reduction == "none":
         return values
     if reduction == "sum":
@@ -360,5 +362,5 @@ def reduced(values: Float[Tensor, " batch"], kept: Bool[Tensor, "batch length"],
     if reduction == "mean":
         return values.mean()
     if reduction == "token_mean":
-        return values.sum() / kept.sum()
+        return values.sum() / sizes.sum()
     raise ValueError(f"reduction: expected none, sum, mean or token_mean, got {reduction!r}")

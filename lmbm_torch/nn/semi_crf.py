@@ -102,7 +102,7 @@ class SemiCRF(nn.Module):
         """
         energy = self.energy(emissions, lengths, segments)
         logs = energy.score(labels) - semi_chain_dp.log_partition(energy)
-        return reduced(logs, energy.inside, reduction)
+        return reduced(logs, energy.lengths, reduction)
 
     def decode(
         self,

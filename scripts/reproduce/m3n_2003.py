@@ -23,14 +23,11 @@ from lmbm_torch.compare.tables import Result
 from lmbm_torch.data.named import load_ocr_letters
 from lmbm_torch.data.sequences.records import SequenceData, Sequences
 from lmbm_torch.estimators.chains.base import Rows
-from lmbm_torch.estimators.chains.baselines import (
-    IndependentPositions,
-    MaximumEntropyMarkovClassifier,
-    one_vs_rest_svm,
-)
+from lmbm_torch.estimators.chains.baselines import IndependentPositions, MaximumEntropyMarkovClassifier
 from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
 from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
+from lmbm_torch.estimators.common.baselines import independent_svm
 from lmbm_torch.files import write_figure
 from lmbm_torch.viz import transition_heatmap
 from reproduce.cells import Cell
@@ -74,7 +71,7 @@ QUADRATIC = {"kernel": "poly", "kernel_degree": 2, "gamma": 1.0, "coef0": 1.0}
 Method = tuple[Callable[..., Any], dict[str, Sequence[float]]]
 """Settings → estimator, and the values of each setting to choose from."""
 LINEAR: dict[str, Method] = {
-    "independent SVMs, linear": (lambda C: IndependentPositions(one_vs_rest_svm(C)), {"C": (1, 10)}),
+    "independent SVMs, linear": (lambda C: IndependentPositions(independent_svm(C)), {"C": (1, 10)}),
     "multi-class SVM, linear": (independent_multi_class, {"C": (0.3, 1, 3)}),
     "HMM": (HiddenMarkovWords, {"smoothing": (0.1, 1.0)}),
     "MEMM": (MaximumEntropyMarkovClassifier, {"C": (3, 10)}),

@@ -18,12 +18,12 @@ from lmbm_torch.data.sequences.records import digit_numbers
 from lmbm_torch.estimators.chains.baselines import (
     IndependentPositions,
     MaximumEntropyMarkovClassifier,
-    one_vs_rest_svm,
 )
 from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
 from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
 from lmbm_torch.estimators.common import base
+from lmbm_torch.estimators.common.baselines import independent_svm
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.solvers.chains import multi_class
 from lmbm_torch.solvers.chains.problems import chain_problem
@@ -32,7 +32,7 @@ from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 JOINT = [ChainCRF(), ChainSVM(tol=1e-2), ChainSVM(kernel="poly", tol=1e-2), MaximumEntropyMarkovClassifier()]
 APART = [
     IndependentPositions(MultiClassSVM(tol=1e-2)),
-    IndependentPositions(one_vs_rest_svm()),
+    IndependentPositions(independent_svm()),
     IndependentPositions(SVC(kernel="linear")),
 ]
 

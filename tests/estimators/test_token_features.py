@@ -100,8 +100,16 @@ def test_tokens_equal_the_matrices_of_their_features(kind):
     by_matrix = kind(**settings).fit(matrices, TAGS)
     np.testing.assert_array_equal(model.coef_, by_matrix.coef_)
     assert [*model.feature_names_in_] == [*features.names]
-    for own, other in zip(model.predict(SENTENCES), by_matrix.predict(matrices), strict=True):
-        assert own.tolist() == other.tolist()
+    assert model.predict(SENTENCES) == [row.tolist() for row in by_matrix.predict(matrices)]
+
+
+@pytest.mark.parametrize("emission", ["gaussian", "multinomial"])
+def test_a_hidden_markov_model_takes_tokens(emission):
+    model = HiddenMarkovClassifier(emission).fit(SENTENCES, TAGS)
+    rows, start, _ = TokenFeatures.of(SENTENCES, 1).rows(SENTENCES)
+    matrices = [rows.toarray()[first:end] for first, end in itertools.pairwise(start)]
+    by_matrix = HiddenMarkovClassifier(emission).fit(matrices, TAGS)
+    assert model.predict(SENTENCES) == [row.tolist() for row in by_matrix.predict(matrices)]
 
 
 def test_lists_of_texts_and_texts_are_tokens():
@@ -109,6 +117,39 @@ def test_lists_of_texts_and_texts_are_tokens():
     by_words = ChainCRF().fit(WORDS, TAGS)
     np.testing.assert_array_equal(by_lists.coef_, by_words.coef_)
     assert ("dog", "N") in by_words.state_features_
+
+
+def test_answers_about_tokens_have_the_form_of_sklearn_crfsuite():
+    model = ChainCRF(c2=0.1).fit(SENTENCES, TAGS)
+    assert model.predict(SENTENCES) == TAGS
+    assert all(type(tag) is str for tag in model.predict(SENTENCES)[0])
+    assert all(type(tag) is str for _, tag in model.state_features_)
+    found, proba = model.predict_marginals(SENTENCES), model.predict_proba(SENTENCES)
+    assert [len(each) for each in found] == [len(each) for each in TAGS]
+    assert found[1][2] == dict(zip(model.classes_.tolist(), proba[1][2].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("c1", [0.0, 0.1])
+def test_only_transitions_between_neighbours_are_learned(c1):
+    model = ChainCRF(c1=c1, c2=0.1, all_possible_transitions=False, tol=1e-7, max_iter=5000).fit(WORDS, TAGS)
+    assert {*model.transition_features_} == {("D", "N"), ("N", "V"), ("V", "A")}
+    best, seen = objective(model, WORDS, TAGS, c1, 0.1), model.transition_ != 0
+    generator, kept = np.random.default_rng(0), model.transition_
+    for _ in range(5):
+        model.transition_ = kept + 1e-3 * generator.normal(size=(4, 4)) * seen
+        assert objective(model, WORDS, TAGS, c1, 0.1) > best
+
+
+@pytest.mark.parametrize(
+    ("settings", "y", "message"),
+    [
+        ({"kernel": "rbf"}, TAGS, "expected True with a kernel"),
+        ({}, [["D", "N", None], *TAGS[1:]], "expected True with partly known classes"),
+    ],
+)
+def test_transitions_of_neighbours_alone_are_refused(settings, y, message):
+    with pytest.raises(ValueError, match=f"all_possible_transitions: {message}"):
+        ChainCRF(all_possible_transitions=False, **settings).fit(WORDS, y)
 
 
 def test_rare_features_are_left_out():
@@ -122,7 +163,7 @@ def test_unknown_features_are_counted():
     model = ChainCRF().fit(WORDS, TAGS)
     with pytest.warns(UserWarning, match="2 features of tokens were unknown"):
         (found,) = model.predict([["the", "elephant", "trumpets"]])
-    assert found.shape == (3,)
+    assert len(found) == 3
 
 
 def test_arrays_and_tokens_are_not_mixed():
@@ -137,9 +178,7 @@ def test_a_vocabulary_is_saved(tmp_path):
     model.save(tmp_path / "tags.safetensors")
     found = load(tmp_path / "tags.safetensors")
     assert found.token_features_ == model.token_features_
-    assert [row.tolist() for row in found.predict(SENTENCES)] == [
-        row.tolist() for row in model.predict(SENTENCES)
-    ]
+    assert found.predict(SENTENCES) == model.predict(SENTENCES)
 
 
 def objective(model, X, y, c1, c2):

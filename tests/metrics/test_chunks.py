@@ -103,6 +103,12 @@ def test_probabilities_have_a_column_for_every_class():
     np.testing.assert_allclose(np.concatenate(found).sum(1), 1)
 
 
+def test_marginals_of_tokens_are_those_of_the_other_parts():
+    X, y = [["a", "b"], ["b"], ["a"], ["b", "a"]], [["A", "B"], ["B"], ["A"], ["B", "A"]]
+    found = cross_val_predict_sequences(ChainCRF(), X, y, cv=2, method="predict_marginals")
+    assert found[:2] == ChainCRF().fit(X[2:], y[2:]).predict_marginals(X[:2])
+
+
 def test_splitters_that_test_a_sequence_never_or_twice_are_refused():
     X, y = sequences(6)
     for splits, message in (

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from lmbm_torch.checks import check_shape
 from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.data.sequences.windows import TAG_TEMPLATES, WORD_TEMPLATES, Windows
 from lmbm_torch.files import Mode, reading, replacing_text
 from lmbm_torch.incoming import UNREADABLE, lines
 from lmbm_torch.persistence.stored import Stored
-from lmbm_torch.shapes import Int
+from lmbm_torch.shapes import Bool, Int
 
 DOCUMENT = "-DOCSTART-"
 """The beginning of a line without a token."""
@@ -37,12 +38,15 @@ class Tokens:
         rows: the values of each token, the same number for all tokens.
         start: where the tokens of each sequence begin, and the number of tokens.
         lines: line number of each token, from 1, for messages.
+        documents: the number of each sequence's document, from 0; a line ``-DOCSTART-`` or ``# newdoc``
+            begins a document.
         separator: between values, a tab or a space.
     """
 
     rows: list[list[str]]
     start: Int[np.ndarray, " sequences_and_one"]
     lines: list[int]
+    documents: Int[np.ndarray, " sequences"]
     separator: str
 
     @property
@@ -75,8 +79,10 @@ def read_columns(path: str | PathLike) -> Tokens:
         separator = "\t" if "\t" in first else " "
         count = len(_split(first, separator))
         last = {_split(line, separator)[-1] for line in given if _is_token(line) and line[0] != "#"} | {"#"}
-        rows, numbers, start = [], [], [0]
+        rows, numbers, start, documents = [], [], [0], [0]
         for number, line in enumerate(given, 1):
+            if line.startswith((DOCUMENT, "# newdoc")):
+                documents.append(len(rows))
             if not _is_token(line):
                 start.append(len(rows))
                 continue
@@ -95,7 +101,8 @@ def read_columns(path: str | PathLike) -> Tokens:
             raise ValueError("expected lines with tokens, got blank lines, comments and -DOCSTART- alone")
     # Several blank lines end one sequence.
     begins = np.unique([*start, len(rows)]).astype(np.int64)
-    return _numbered(Tokens(rows, begins, numbers, separator))
+    of_each = np.searchsorted(np.unique(documents), begins[:-1], side="right") - 1
+    return _numbered(Tokens(rows, begins, numbers, of_each, separator))
 
 
 def _numbered(tokens: Tokens) -> Tokens:
@@ -113,7 +120,7 @@ def _numbered(tokens: Tokens) -> Tokens:
         SPAN.fullmatch(row[0]) for row in others
     ):
         return tokens
-    return Tokens(rows, start, [tokens.lines[each] for each in kept], tokens.separator)
+    return replace(tokens, rows=rows, start=start, lines=[tokens.lines[each] for each in kept])
 
 
 def _is_token(line: str) -> bool:
@@ -225,6 +232,7 @@ def read_conll(
     *,
     test: str | PathLike | None = None,
     test_fraction: float = 0.0,
+    groups: Sequence[Any] | str | None = None,
     tag: int = -1,
     columns: Sequence[str] | None = None,
     templates: Sequence[Sequence[Sequence[int]]] | None = None,
@@ -238,6 +246,8 @@ def read_conll(
     Args:
         test: a file with the same columns, whose sequences become fold 1.
         test_fraction: without ``test``, the share of the sequences to hold out as fold 1.
+        groups: without ``test``, sequences of a group are held out together: a group for each sequence, or
+            ``"documents"``, which lines ``-DOCSTART-`` or ``# newdoc`` begin.
         tag: the column of the tags, from 0, or counted from the end if negative.
         columns: names of the other columns; by default word, tag, column_3, …
         templates: for each of the other columns, the neighbours in a feature; by
@@ -253,7 +263,8 @@ def read_conll(
         FileNotFoundError: the file does not exist.
         ValueError: errors of :func:`read_columns`; a single column; an unknown column of tags; other columns
             in the test file; names or templates for another number of columns; a share outside [0, 1), or a
-            share that leaves nothing to train on.
+            share that leaves nothing to train on; another number of groups than of sequences; no group to
+            hold out.
 
     Examples:
         >>> import tempfile, pathlib
@@ -275,16 +286,39 @@ def read_conll(
     if held is not None and held.num_columns != count:
         raise ValueError(f"test: expected {count} columns as in {path}, got {held.num_columns} in {test}")
     sequences = len(tokens.start) - 1
+    together = None if groups is None else _groups(groups, tokens)
     fold = np.zeros(sequences, np.int64)
     if held is not None:
         fold = np.concatenate([fold, np.ones(len(held.start) - 1, np.int64)])
         tokens = _joined(tokens, held)
     elif test_fraction:
-        fold[np.random.default_rng(seed).permutation(sequences)[: round(test_fraction * sequences)]] = TEST
+        fold[_drawn(np.arange(sequences) if together is None else together, test_fraction, seed)] = TEST
         if (fold == TEST).all():
             raise ValueError(f"test_fraction: expected some of {sequences} sequences to train on, got none")
+        if together is not None and not fold.any():
+            raise ValueError(f"groups: expected groups to hold out, got {len(np.unique(together))} in all")
     schema = _learned(_chosen(tokens, fold == TRAIN), tag % count, columns, templates)
     return replace(schema.data(tokens, Path(path).stem), fold=fold)
+
+
+def _groups(groups: Sequence[Any] | str, tokens: Tokens) -> np.ndarray:
+    """Return the groups of sequences, see :func:`read_conll`."""
+    if isinstance(groups, str):
+        if groups != "documents":
+            raise ValueError(f"groups: expected 'documents' or a group for each sequence, got {groups!r}")
+        return tokens.documents
+    found = np.asarray(groups)
+    check_shape("groups", found, len(tokens.documents))
+    return found
+
+
+def _drawn(groups: np.ndarray, fraction: float, seed: int) -> Bool[np.ndarray, " sequences"]:
+    """Draw whole groups with about a share of the sequences."""
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    # A group that passes the share is drawn if at least half of the group is within.
+    middles = sizes[order].cumsum() - sizes[order] / 2
+    return np.isin(group, order[middles < round(fraction * len(groups))])
 
 
 def _learned(tokens: Tokens, tag: int, columns: Any, templates: Any) -> ColumnSchema:
@@ -306,7 +340,8 @@ def _learned(tokens: Tokens, tag: int, columns: Any, templates: Any) -> ColumnSc
 
 def _joined(first: Tokens, second: Tokens) -> Tokens:
     start = np.concatenate([first.start, second.start[1:] + first.start[-1]])
-    return Tokens(first.rows + second.rows, start, first.lines + second.lines, first.separator)
+    documents = np.concatenate([first.documents, second.documents + first.documents[-1] + 1])
+    return Tokens(first.rows + second.rows, start, first.lines + second.lines, documents, first.separator)
 
 
 def _chosen(tokens: Tokens, chosen: np.ndarray) -> Tokens:
@@ -314,4 +349,4 @@ def _chosen(tokens: Tokens, chosen: np.ndarray) -> Tokens:
     rows = [row for span in spans for row in tokens.rows[span]]
     lines = [line for span in spans for line in tokens.lines[span]]
     start = np.concatenate([[0], np.cumsum([span.stop - span.start for span in spans])]).astype(np.int64)
-    return Tokens(rows, start, lines, tokens.separator)
+    return Tokens(rows, start, lines, tokens.documents[chosen], tokens.separator)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, clone
-from sklearn.multiclass import OneVsRestClassifier
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.chains.base import (
@@ -17,7 +16,6 @@ from lmbm_torch.estimators.chains.base import (
     by_position,
     train_likelihood,
 )
-from lmbm_torch.estimators.common.baselines import linear_svm
 from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.fitting.feature_units import merged
@@ -28,8 +26,10 @@ class IndependentPositions(SequenceClassifier):
     """A classifier applied to each position separately, without transitions.
 
     Args:
-        classifier: with a ``decision_function`` of one score per class, such as :func:`one_vs_rest_svm` or
-            :class:`~lmbm_torch.estimators.MultiClassSVM`.
+        classifier: with a ``decision_function`` of one score per class, such as
+            :class:`~lmbm_torch.estimators.MultiClassSVM`, or
+            :func:`~lmbm_torch.estimators.common.baselines.independent_svm` of each class against the rest
+            (survey, section 6; Equation 31 divides the weights of a class by their norm).
 
     Attributes:
         classifier_: the fitted classifier; classes_: the classes.
@@ -53,15 +53,6 @@ class IndependentPositions(SequenceClassifier):
         if scores.ndim == 1:
             scores = np.column_stack([-scores, scores])
         return self._chains(scores, np.zeros((len(self.classes_),) * 2), rows)
-
-
-def one_vs_rest_svm(C: float = 1.0) -> OneVsRestClassifier:
-    """Return a linear SVM for each class against the rest (survey, section 6); the largest score wins.
-
-    Scores are in units of each SVM's own margin, as in scikit-learn's one-versus-rest classifiers; Equation
-    31 divides w_j by its norm.
-    """
-    return OneVsRestClassifier(linear_svm(C))
 
 
 class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):

@@ -51,6 +51,8 @@ class ChainCRF(ProbabilisticSequenceClassifier):
             trained in the dual (dual_optimization_conditional_models_2006), chain by chain: for some hundred
             chains. ``c1`` is then 0, and ``tol`` a relative duality gap.
         min_freq: features of tokens that occur in fewer tokens are left out.
+        all_possible_transitions: False to learn only the transitions between classes that are neighbours
+            somewhere in training; all others keep weight 0, and remain possible.
         constraints: a scheme of tags (``"BIO"``, ``"IOB1"``, ``"BIOES"``) or allowed pairs of classes, see
             :func:`~lmbm_torch.constraints.allowed_transitions`. Other sequences have probability 0, in
             training and in predictions.
@@ -86,6 +88,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         "c1": [Number(Real, 0, None, closed="left")],
         "c2": [Number(Real, 0, None, closed="neither"), None],
         "min_freq": [Number(Integral, 1, None, closed="left")],
+        "all_possible_transitions": ["boolean"],
         "constraints": TRANSITIONS,
     }
 
@@ -100,6 +103,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         kernel_degree=3,
         coef0=1.0,
         min_freq=1,
+        all_possible_transitions=True,
         constraints=None,
         tol=1e-3,
         max_iter=500,
@@ -114,6 +118,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         self.kernel_degree = kernel_degree
         self.coef0 = coef0
         self.min_freq = min_freq
+        self.all_possible_transitions = all_possible_transitions
         self.constraints = constraints
         self.tol = tol
         self.max_iter = max_iter
@@ -136,15 +141,17 @@ class ChainCRF(ProbabilisticSequenceClassifier):
                 forbid.
         """
         if self.kernel != "linear":
-            if self.c1:
-                raise ValueError(f"c1: expected 0 with a kernel, got {self.c1}")
-            if self.constraints is not None:
-                raise ValueError(f"constraints: expected None with a kernel, got {self.constraints!r}")
+            for name, usual in {"c1": 0, "constraints": None, "all_possible_transitions": True}.items():
+                given = getattr(self, name)
+                if isinstance(given, np.ndarray) or given != usual:
+                    raise ValueError(f"{name}: expected {usual} with a kernel, got {given!r}")
             fit_kernel(self, X, y, sample_weight)
             return self
         rows = self._fit_rows(X)
         lengths = np.diff(rows.start)
         tags = Tags.of(label_rows(y, lengths.tolist()))
+        if tags.mask is not None and not self.all_possible_transitions:
+            raise ValueError("all_possible_transitions: expected True with partly known classes, got False")
         self.classes_ = tags.classes
         steps = steps_of(self.classes_, self.constraints)
         codes = tags.labelling(lengths, steps)
@@ -153,7 +160,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         # Equal columns share one weight at the least ‖w‖², not at the least ‖w‖₁.
         inputs, back = merged(scaled) if self.c1 == 0 else (scaled, None)
         given: Any = (inputs, codes, rows.start, len(self.classes_), self.C_, weights, steps)
-        problem = LikelihoodProblem(*given)
+        problem = LikelihoodProblem(*given, learns_all_steps=self.all_possible_transitions)
         if tags.mask is not None:
             problem = PartialLikelihoodProblem(*given, allowed_labels=tags.mask)
         features, transition = train_likelihood(self, problem, absolute=self.c1 * self.C_)
@@ -173,16 +180,18 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         names = getattr(self, "feature_names_in_", None)
         if names is None:
             names = [f"x{column}" for column in range(self.n_features_in_)]
+        tags = self.classes_.tolist()
         return {
-            (names[column], self.classes_[label]): float(self.coef_[label, column])
+            (names[column], tags[label]): float(self.coef_[label, column])
             for label, column in zip(*np.nonzero(self.coef_), strict=True)
         }
 
     @property
     def transition_features_(self) -> dict[tuple[Any, Any], float]:
         """The weights of transitions that are not 0, by (class, next class), as in sklearn-crfsuite."""
+        tags = self.classes_.tolist()
         return {
-            (self.classes_[before], self.classes_[after]): float(self.transition_[before, after])
+            (tags[before], tags[after]): float(self.transition_[before, after])
             for before, after in zip(*np.nonzero(self.transition_), strict=True)
         }
 

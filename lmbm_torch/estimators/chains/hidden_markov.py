@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -81,7 +81,11 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         return self.model_(self._observed(rows).to(self._device), _lengths(rows).to(self._device))
 
     def _observed(self, rows: Rows) -> Tensor:
-        return to_tensor(rows.features).double()
+        features: Any = rows.features
+        if self.emission == "gaussian" and self.token_features_ is not None:
+            # Zeros are observations of a normal distribution, too.
+            features = features.toarray()
+        return to_tensor(features).double()
 
 
 def _lengths(rows: Rows) -> Tensor:

@@ -29,8 +29,8 @@ def cross_val_predict_sequences(
         X, y: sequences and their positions' classes, as of the estimator's ``fit``.
         groups: (sequences,), such as documents; sequences of a group stay in one part.
         cv: the number of parts, or a splitter of scikit-learn with each sequence in one test part.
-        method: ``"predict"``, or ``"predict_proba"`` with a column for each class of ``y``, sorted, 0 for a
-            class that the other parts do not have.
+        method: such as ``"predict"`` or ``"predict_marginals"``; ``"predict_proba"`` has a column for each
+            class of ``y``, sorted, 0 for a class that the other parts do not have.
         sample_weight: (sequences,), weights in training.
 
     Raises:
@@ -52,7 +52,7 @@ def cross_val_predict_sequences(
     is_count = isinstance(cv, int | np.integer)
     splitter: Any = GroupKFold(int(cv)) if groups is not None and is_count else check_cv(cv)
     found: list[Any] = [None] * count
-    classes = np.unique(np.concatenate([np.asarray(each) for each in y])) if method != "predict" else None
+    classes = np.unique(np.concatenate([*map(np.asarray, y)])) if method == "predict_proba" else None
     for train, test in splitter.split(np.zeros(count), groups=groups):
         more = {} if weights is None else {"sample_weight": weights[train]}
         fitted: Any = clone(estimator)

@@ -34,7 +34,7 @@ def linear_svm(C: float = 1.0, random_state: int | None = 0) -> LinearSVC:
 
 
 def independent_svm(C: float = 1.0) -> OneVsRestClassifier:
-    """Return an independent linear SVM for each label."""
+    """Return an independent linear SVM for each label, or for each class against the rest."""
     return OneVsRestClassifier(linear_svm(C))
 
 

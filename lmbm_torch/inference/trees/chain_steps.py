@@ -66,10 +66,7 @@ class Chains:
         inside, shared = energy.inside, energy.is_shared
         # Only on the CPU: on a GPU the check would wait for the GPU.
         is_full = is_on_host(energy.unary) and bool(inside.all())
-        unary, transition = energy.unary, energy.transition
-        if not is_full:
-            unary = unary.masked_fill(~inside[..., None], 0)
-            transition = transition if shared else transition.masked_fill(~inside[:, 1:, None, None], 0)
+        unary, transition = (energy.unary, energy.transition) if is_full else energy.without_padding()
         unary, at_positions = _lowered(unary, -1)
         transition, at_steps = _lowered(transition, (-2, -1))
         at_steps = at_steps * (energy.lengths - 1) if shared else at_steps.sum(-1)

@@ -126,11 +126,18 @@ class LikelihoodProblem(LinearChains):
 
     Source: max_margin_markov_networks_survey_2003, Equation 12; biases and transitions are regularised like
     all weights.
+
+    Args:
+        learns_all_steps: False to learn the transitions in the labels alone; all others keep weight 0.
     """
+
+    learns_all_steps: bool = True
 
     def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the objective and the gradient."""
         loss, errors, pairs = self.losses(self.scores(flat), self.transition(flat))
+        if not self.learns_all_steps:
+            pairs = pairs * (self._true_pairs > 0)
         gradient = self.by_weights(errors, pairs)
         gradient += flat
         return 0.5 * float(flat @ flat) + loss, gradient

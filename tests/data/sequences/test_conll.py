@@ -45,6 +45,51 @@ def test_tabs_hold_values_with_blanks(tmp_path, end):
     assert tokens.rows[1] == ["is", "", "O"]
 
 
+def documents(sizes) -> str:
+    """A file of documents of these numbers of sequences, each one token with the document's number."""
+    begins = ["-DOCSTART- O\n", "# newdoc id = a b\n"]
+    return "".join(begins[number % 2] + f"w{number} T\n\n" * size for number, size in enumerate(sizes))
+
+
+def test_documents_are_numbered(tmp_path):
+    tokens = read_columns(written(tmp_path, documents([2, 1, 3])))
+    assert tokens.documents.tolist() == [0, 0, 1, 2, 2, 2]
+    assert read_columns(written(tmp_path, "a T\n\nb T\n" + documents([1]), "later")).documents.tolist() == [
+        0,
+        0,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_are_held_out_together(tmp_path, seed):
+    sizes = [3, 1, 4, 2, 2]
+    file = written(tmp_path, documents(sizes))
+    of_each = np.repeat(np.arange(5), sizes)
+    for groups in ("documents", [f"g{each}" for each in of_each]):
+        fold = read_conll(file, test_fraction=0.3, groups=groups, seed=seed).fold
+        held = [{*fold[of_each == each].tolist()} for each in range(5)]
+        assert all(len(each) == 1 for each in held)
+        assert 2 <= fold.sum() <= 6
+    alone = read_conll(file, test_fraction=0.25, groups=range(12), seed=seed).fold
+    np.testing.assert_array_equal(alone, read_conll(file, test_fraction=0.25, seed=seed).fold)
+    assert alone.sum() == 3
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ("chapters", "groups: expected 'documents' or a group for each sequence, got 'chapters'"),
+        ([0, 1], "groups: expected shape"),
+        ("documents", "groups: expected groups to hold out, got 1 in all"),
+    ],
+)
+def test_odd_groups_are_refused(tmp_path, groups, message):
+    file = written(tmp_path, documents([4]))
+    with pytest.raises(ValueError, match=message):
+        read_conll(file, test_fraction=0.25, groups=groups)
+
+
 def test_what_is_written_is_read(tmp_path):
     tokens = read_columns(written(tmp_path, CONTENT))
     write_columns(tmp_path / "out", tokens, [[tag] for tag in "abcde"])
