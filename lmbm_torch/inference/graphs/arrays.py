@@ -27,7 +27,7 @@ def sweeps() -> Any:
 
 @lru_cache(NUM_GRAPHS)
 def graph_of(structure: FactorScopes) -> tuple[Graph, np.ndarray]:
-    """Return the arrays of a graph, and the entries that are constants."""
+    """Return the arrays of a graph, and the numbers of the constant entries."""
     first, every = structure.first, structure.every_scope
     numbers = [number for number in range(structure.num_variables, len(every)) if every[number]]
     constants = [int(first[number]) for number, scope in enumerate(every) if not scope]
