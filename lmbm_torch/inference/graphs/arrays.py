@@ -73,6 +73,12 @@ class Example(NamedTuple):
     back: Any
     row: int
 
+    @property
+    def unit(self) -> float:
+        """Return the largest magnitude of a log-potential, at most 1: the unit of absolute tolerances."""
+        values = np.abs(np.concatenate([self.unary, self.entries]))
+        return min(float(values.max(initial=0.0, where=np.isfinite(values))) or 1.0, 1.0)
+
     def labels(self, labels: np.ndarray) -> Tensor:
         """Return labels (variables,) in the states of the energy."""
         found = torch.from_numpy(np.ascontiguousarray(labels))[None].to(self.back.energy.device)
