@@ -217,3 +217,23 @@ def test_proofs_are_shares_of_small_log_potentials(decode):
     assert (found.objective[found.status.exact] >= best[found.status.exact] * (1 - 1e-5)).all()
     if decode is not dual_ascent.decode:
         assert found.status.exact.all()
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        elimination.decode,
+        dual_ascent.decode,
+        dual_ascent.branch_and_bound,
+        belief_propagation.decode,
+        programming.decode,
+        cycles.decode,
+    ],
+)
+def test_known_labels_that_zeros_forbid_are_refused(decode):
+    table = torch.tensor([[0.0, 1.0], [2.0, -torch.inf]]).double()
+    energy = FactorEnergy.of((2, 2, 2), [((0, 1), table.expand(2, 2, 2)), ((1, 2), torch.eye(2).double())])
+    known = torch.full((2, 3), torch.nan)
+    known[1, :2] = 1
+    with pytest.raises(ValueError, match="energy: expected an allowed labelling of each example, got 1"):
+        decode(energy, known=known)

@@ -18,7 +18,7 @@ from lmbm_torch.checks import check_count, count_limit
 from lmbm_torch.energies import FactorEnergy, FactorScopes
 from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, graph_of, sweeps
-from lmbm_torch.inference.graphs.elimination import refuse_impossible
+from lmbm_torch.inference.graphs.elimination import allowed_score
 from lmbm_torch.inference.graphs.parts import in_rows, labels_in_rows
 from lmbm_torch.kernels.search.records import Graph
 from lmbm_torch.kernels.threads import share
@@ -118,8 +118,7 @@ def decoded(
         numbers.append(torch.tensor(rest, dtype=torch.float64, device=energy.device))
     answer = labels_in_rows(energy, parts, labels)
     bound, made, nodes, converged, unit = in_rows(parts, numbers).T
-    objective = energy.score(answer)
-    refuse_impossible(objective)
+    objective = allowed_score(energy, known, answer)
     # A score in single precision has fewer digits than the bound.
     proof = max(proof, 32 * torch.finfo(energy.dtype).eps)
     exact = bound - objective.double() <= proof * (unit + objective.double().abs())

@@ -18,7 +18,7 @@ from lmbm_torch.energies import FactorEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
-from lmbm_torch.inference.graphs.elimination import refuse_impossible
+from lmbm_torch.inference.graphs.elimination import allowed_score
 from lmbm_torch.inference.graphs.parts import in_rows, labels_in_rows
 from lmbm_torch.kernels.search.records import Graph
 from lmbm_torch.shapes import Known
@@ -92,8 +92,7 @@ def solved(energy: FactorEnergy, known: Known | None, solve: Callable[[Example],
         numbers.append(torch.tensor(rest, dtype=torch.float64, device=energy.device))
     answer = labels_in_rows(energy, parts, labels)
     bound, nodes, converged, unit = in_rows(parts, numbers).T
-    objective = energy.score(answer)
-    refuse_impossible(objective)
+    objective = allowed_score(energy, known, answer)
     exact = bound - objective.double() <= 2 * TOLERANCE * (unit + objective.double().abs())
     bound = torch.maximum(bound.to(energy.dtype), objective).where(~exact, objective)
     return Decoding(answer, objective, bound, Status(exact, converged > 0, nodes.long(), bound - objective))
