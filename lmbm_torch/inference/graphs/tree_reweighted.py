@@ -178,11 +178,15 @@ class Graph(NamedTuple):
         """Return the variables' log-beliefs b, up to a constant."""
         return self.unary.index_add(1, self.receiver, self.appearance[..., None] * messages)
 
-    def answers(self, messages: Tensor) -> Float[Tensor, "batch messages states"]:
+    @property
+    def scaled(self) -> Float[Tensor, "batch messages states states"]:
+        """Return the tables divided by ρ."""
+        appearance = self.appearance
+        return self.tables / torch.where(appearance > 0, appearance, 1)[..., None, None]
+
+    def answers(self, messages: Tensor, scaled: Tensor) -> Float[Tensor, "batch messages states"]:
         """Return the senders' next messages, with the constants."""
         cavities = self.fields(messages)[:, self.sender] - _reversed(messages)
-        appearance = self.appearance
-        scaled = self.tables / torch.where(appearance > 0, appearance, 1)[..., None, None]
         return (scaled + cavities[..., None, :]).logsumexp(-1)
 
     def start(self) -> Float[Tensor, "batch messages states"]:
@@ -192,11 +196,11 @@ class Graph(NamedTuple):
     @torch.no_grad()
     def fixed_point(self, settings: Settings) -> tuple[Tensor, Status]:
         """Return the last messages."""
-        kept, start = settings.damping, self.start()
+        kept, start, scaled = settings.damping, self.start(), self.scaled
 
         def update(flat: Tensor) -> Tensor:
             messages = flat.view_as(start)
-            answers = self.answers(messages)
+            answers = self.answers(messages, scaled)
             answers = answers - answers.amax(-1, keepdim=True)
             return torch.lerp(answers, messages, kept).flatten(1)
 
@@ -210,7 +214,7 @@ class Graph(NamedTuple):
 
     def upper_bound(self, messages: Tensor) -> Float[Tensor, " batch"]:
         """Return the right-hand side of the module's inequality."""
-        news = self.child[..., None] * (self.answers(messages) - messages)
+        news = self.child[..., None] * (self.answers(messages, self.scaled) - messages)
         moved = torch.zeros_like(self.unary).index_add(1, self.receiver, news)
         fields = self.fields(messages) + moved / self.root[..., None]
         return (self.root * fields.logsumexp(-1)).sum(-1)
