@@ -17,7 +17,7 @@ from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.factor import FactorEnergy, FactorScopes
-from lmbm_torch.energies.factor_views import to_clique, to_factors, to_networkx, to_tree
+from lmbm_torch.energies.factor_views import to_chain, to_clique, to_factors, to_networkx, to_tree
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.restricted import RestrictedEnergy
@@ -43,6 +43,7 @@ __all__ = [
     "TiedCliques",
     "TreeEnergy",
     "from_markov_logic",
+    "to_chain",
     "to_clique",
     "to_factors",
     "to_networkx",

@@ -15,7 +15,7 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.restricted import RestrictedEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 
-__all__ = ["to_clique", "to_factors", "to_networkx", "to_tree"]
+__all__ = ["to_chain", "to_clique", "to_factors", "to_networkx", "to_tree"]
 
 AsFactors = PairwiseEnergy | CliqueEnergy | ChainEnergy | TreeEnergy | FactorEnergy
 
@@ -58,6 +58,8 @@ def to_clique(energy: FactorEnergy) -> CliqueEnergy:
     """Convert a graph of binary labels with finite tables to cliques with weights of parities.
 
         weight_S = Σ_{c ⊇ S} 2^−|c| Σ_{y_c} table_c(y_c) Π_{i ∈ S} s_i
+
+    ``to_clique(energy).to_pairwise()`` converts a graph of pairs to a pairwise energy.
 
     Raises:
         ValueError: the graphs are packed, a label has not two states, or a log-potential is −∞.
@@ -119,6 +121,25 @@ def to_tree(energy: FactorEnergy) -> TreeEnergy:
         tables[:, max(scope)] = tables[:, max(scope)] + (table if scope[0] < scope[1] else table.mT)
     unary = energy.table[:, : structure.num_unary].view(-1, nodes, states)
     return TreeEnergy(unary, tables, torch.tensor(parents, device=energy.device))
+
+
+def to_chain(energy: FactorEnergy) -> ChainEnergy:
+    """Convert pairs of successive labels to chains of one length.
+
+    Raises:
+        ValueError: see :func:`to_tree`; a scope of two labels that do not follow one another.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import FactorEnergy, to_chain
+        >>> to_chain(FactorEnergy.of((2, 2), [((0, 1), torch.eye(2))])).transition.shape
+        torch.Size([1, 1, 2, 2])
+    """
+    tree = to_tree(energy)
+    for node, parent in enumerate(tree.parents.tolist()):
+        if parent not in (-1, node - 1):
+            raise ValueError(f"energy: expected pairs of successive labels, got {(parent, node)}")
+    return ChainEnergy(tree.unary, tree.tables[:, 1:])
 
 
 def to_networkx(energy: FactorEnergy) -> Any:

@@ -17,9 +17,9 @@ The algorithms by the kind of energy:
   couplings), ``relaxations.semidefinite.proofs`` for certificates, ``relaxations.integer_program``,
   ``relaxations.lp_relaxation``, ``relaxations.lp_layer`` (differentiable),
   ``relaxations.cost_function_network`` (toulbar2), ``relaxations.sparse_map``, ``graphs.elimination``,
-  ``messages.mini_buckets`` (lower and upper bounds of the log partition), ``messages.pairwise_bp``,
-  ``messages.tree_reweighted`` (an upper bound), ``enumeration.half_products`` (of few labels, summed over
-  examples);
+  ``messages.mini_buckets`` (lower and upper bounds of the log partition), ``enumeration.half_products`` (of
+  few labels, summed over examples), and all routines of graphs, after
+  :func:`~lmbm_torch.energies.to_factors`;
 * Boltzmann machines and restricted Boltzmann machines: ``messages.mean_field``, ``sampling.gibbs``;
 * restricted Boltzmann machines: ``messages.matrix_bp``, ``messages.scheduled_bp`` (in other orders, and
   annealed), ``messages.conditional_modes``, ``messages.dual_decomposition`` (an upper bound),
@@ -29,8 +29,9 @@ The algorithms by the kind of energy:
 * chains, segments and trees: ``trees.chain_dp``, ``trees.semi_chain_dp``, ``trees.tree_dp``;
 * graphs of labels of many states: ``graphs.elimination`` (exact), ``graphs.dual_ascent`` (the best
   labelling with a bound, and branch and bound), ``graphs.belief_propagation`` (and mean field, a lower
-  bound of the log partition), ``messages.mini_buckets`` (both bounds), ``graphs.programming`` (linear and
-  integer programmes by HiGHS), ``graphs.cycles`` (with cycle inequalities), ``graphs.gibbs``.
+  bound of the log partition), ``graphs.tree_reweighted`` (an upper bound), ``messages.mini_buckets`` (both
+  bounds), ``graphs.programming`` (linear and integer programmes by HiGHS), ``graphs.cycles`` (with cycle
+  inequalities), ``graphs.gibbs``.
 
 All other modules are internal and may change.
 """

@@ -18,10 +18,10 @@ from decoding_pairwise import learned, random_boltzmann
 from measuring import described, seconds, show, table, write_csv
 from torch import Tensor
 
-from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.energies import PairwiseEnergy, to_factors
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.graphs import elimination
-from lmbm_torch.inference.messages import mean_field, mini_buckets, tree_reweighted
+from lmbm_torch.inference.graphs import elimination, tree_reweighted
+from lmbm_torch.inference.messages import mean_field, mini_buckets
 
 WIDTHS = (4, 8, 12)
 STRENGTHS = (0.3, 1.0, 3.0)
@@ -64,7 +64,8 @@ def exactly(energy: PairwiseEnergy) -> Tensor | None:
 
 
 def propagation(energy: PairwiseEnergy) -> Pair:
-    return mean_field.marginals(energy).log_partition, tree_reweighted.marginals(energy).log_partition
+    above = tree_reweighted.marginals(to_factors(energy))
+    return mean_field.marginals(energy).log_partition, above.log_partition
 
 
 def of_width(width: int, iterations: int) -> Callable[[PairwiseEnergy], Pair]:

@@ -16,8 +16,8 @@ MOST_FILES = 474
 MOST_LINES = 82_993
 MOST_CODE = 50_340
 # In packages, and in modules besides.
-MOST_NAMES = 176
-MOST_NAMES_OF_MODULES = 81
+MOST_NAMES = 177
+MOST_NAMES_OF_MODULES = 79
 # Folder → rooms and arrows between them.
 MOST_ARROWS = {"data": (17, 46), "estimators": (12, 35), "inference": (12, 33)}
 FOUND = measure_size.sources()

@@ -78,11 +78,8 @@ BEST = ("known", "top_k")
 SAMPLES = ("known", "generator")
 TOP = {"takes": BEST, "proven": True}
 # Few iterations, before rounding has grown where they do not converge.
-FEW = {"num_iters": 8}
-DAMPED = {**FEW, "damping": 0.2}
 FEWER = {"num_iters": 4, "tol": 1e-3}
 DRAWS = {"returns": "label samples batch labels", "takes": SAMPLES}
-MESSAGES = {"returns": "Marginals", "gradients": ("log_partition",), "stationary": True}
 # A solver's path depends on rounding, and what it proves on its tolerance.
 SOLVER = ("status.num_iters", "status.residual", "nodes")
 # Which labellings tie is settled label by label, so that names decide how many are looked at.
@@ -270,22 +267,6 @@ ROWS = (
     Row(PAIRWISE, "graphs.elimination.sample", {"num_samples": 5}, **DRAWS),
     Row(PAIRWISE, "graphs.elimination.decode", refuses=("top_k",), decodes=SCORE, proven=True),
     Row(PAIRWISE, "graphs.elimination.decode_hinge", refuses=("top_k",), decodes=HINGE, proven=True),
-    Row(PAIRWISE, "messages.pairwise_bp.marginals", {**DAMPED, "newton_iters": 0}, **MESSAGES),
-    Row(
-        PAIRWISE,
-        "messages.pairwise_bp.marginals",
-        DAMPED,
-        **MESSAGES,
-        incidental=("status.residual", "status.num_iters"),
-    ),
-    Row(PAIRWISE, "messages.pairwise_bp.max_marginals", DAMPED, returns="Marginals"),
-    Row(
-        PAIRWISE,
-        "messages.tree_reweighted.marginals",
-        FEW,
-        claims=("log_partition >= log_partition",),
-        **MESSAGES,
-    ),
     Row(
         PAIRWISE,
         "messages.mean_field.marginals",
@@ -381,6 +362,7 @@ ROWS = (
         breaks=("flip",),
     ),
     Row(CLIQUE, "relaxations.integer_program.decode", decodes=SCORE, incidental=SOLVER),
+    Row(CLIQUE, "relaxations.cost_function_network.decode", decodes=SCORE, incidental=SOLVER),
     Row(CLIQUE, "relaxations.integer_program.decode_hinge", decodes=HINGE, incidental=SOLVER),
     Row(CLIQUE, "messages.mini_buckets.bounds", {"num_iters": 3}, **BETWEEN),
     # Restricted Boltzmann machines; few iterations, for the strong ones of these models are chaotic.
@@ -581,6 +563,7 @@ EXEMPT = {
     "under_rules.constrained.restricted": "an energy, of an energy and rules",
     "graphs.elimination.fits": "a bool, of a structure, by its memory: test_graph_routes",
     "graphs.elimination.width": "a number, of a structure: test_graph_elimination",
+    "graphs.tree_reweighted.marginals": "tables of pairs alone: test_tree_reweighted",
     "graphs.belief_propagation.entries": "beliefs of tables, for training: test_graph_classifier",
     "expected.bayes.decode_allowed": "takes rules beside energies: test_bayes_under_rules enumerates",
     "expected.bayes.decode_most_probable": "the same",

@@ -15,13 +15,7 @@ from strategies.bipartite import random_bipartite_energy
 from strategies.chain import random_chain_energy
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference.messages import (
-    dual_decomposition,
-    matrix_bp,
-    mean_field,
-    pairwise_bp,
-    tree_reweighted,
-)
+from lmbm_torch.inference.messages import dual_decomposition, matrix_bp, mean_field
 from lmbm_torch.inference.sampling import annealed_importance, gibbs
 from lmbm_torch.inference.trees import chain_dp
 
@@ -87,12 +81,6 @@ LOOPS: dict[str, Loop] = {
         mean_field.marginals, BIPARTITE.plain, "num_iters", Cost(1 / 8, 14), tol=0.0
     ),
     "mean_field.marginals": loop(mean_field.marginals, PAIRWISE.plain, "num_iters", Cost(1 / 8, 19), tol=0.0),
-    "pairwise_bp.marginals": loop(
-        pairwise_bp.marginals, PAIRWISE.plain, "num_iters", Cost(1 / 8, 31), tol=0.0, newton_iters=0
-    ),
-    "tree_reweighted.marginals": loop(
-        tree_reweighted.marginals, PAIRWISE.plain, "num_iters", Cost(1 / 8, 31), tol=0.0
-    ),
     "gibbs.sample, hidden units": loop(gibbs.sample, BIPARTITE.plain, "num_steps", Cost(0, 8)),
     "gibbs.sample": loop(gibbs.sample, PAIRWISE.plain, "num_steps", Cost(0, 33)),
     "annealed_importance.estimate": loop(

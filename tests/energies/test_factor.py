@@ -13,6 +13,7 @@ from lmbm_torch.energies import (
     CliqueEnergy,
     FactorEnergy,
     FactorScopes,
+    to_chain,
     to_clique,
     to_factors,
     to_networkx,
@@ -214,3 +215,20 @@ def test_networks_hold_every_table():
     assert sorted(graph[other]) == [0, 1, 2]
     with pytest.raises(ValueError, match="energy: expected one example, got 2"):
         to_networkx(FactorEnergy.packed([energy, energy]))
+
+
+def test_successive_pairs_are_chains_and_pairs_pairwise():
+    chain = random_chain_energy(0, ragged=False)
+    back = to_chain(to_factors(chain))
+    torch.testing.assert_close(back.unary, chain.unary)
+    labels = torch.randint(
+        0, chain.num_states, chain.unary.shape[:2], generator=torch.Generator().manual_seed(0)
+    )
+    torch.testing.assert_close(back.score(labels), chain.score(labels))
+    machine = random_pairwise_energy(0, 5, per_example=True)
+    again = to_clique(to_factors(machine)).to_pairwise()
+    torch.testing.assert_close(again.unary, machine.unary)
+    torch.testing.assert_close(again.pairwise, machine.pairwise)
+    torch.testing.assert_close(again.constant, machine.constant)
+    with pytest.raises(ValueError, match=r"energy: expected pairs of successive labels, got \(0, 2\)"):
+        to_chain(FactorEnergy.of((2,) * 3, [((0, 2), torch.eye(2))]))

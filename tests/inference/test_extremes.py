@@ -11,7 +11,7 @@ from lmbm_torch.checks import check_finite
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.graphs import elimination
-from lmbm_torch.inference.messages import matrix_bp, mean_field, pairwise_bp, tree_reweighted
+from lmbm_torch.inference.messages import matrix_bp, mean_field
 from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
 from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import beam_search, branch_and_bound
@@ -56,8 +56,6 @@ ROUTINES = [
     (pairwise, exact.marginals),
     (pairwise, elimination.decode),
     (pairwise, elimination.marginals),
-    (pairwise, pairwise_bp.marginals),
-    (pairwise, tree_reweighted.marginals),
     (pairwise, mean_field.marginals),
     (pairwise, integer_program.decode),
     (pairwise, lp_relaxation.decode),

@@ -204,3 +204,37 @@ def test_gibbs_chains_have_the_right_frequencies():
     drawn = gibbs.sample(packed, 2000, num_steps=12, generator=generator)
     share = (drawn[..., 1] == 1).double().mean(0)
     torch.testing.assert_close(share, elimination.marginals(packed).states[:, 1, 1], rtol=0, atol=0.04)
+
+
+@pytest.mark.parametrize(
+    "decode", [dual_ascent.decode, dual_ascent.branch_and_bound, cycles.decode, programming.decode]
+)
+def test_proofs_are_shares_of_small_log_potentials(decode):
+    energy = random_factor_energy(3, num_states=(2,) * 8, num_factors=16, order=2)
+    small = FactorEnergy(1e-10 * energy.table, energy.structure)
+    found, best = decode(small), elimination.decode(small).objective
+    assert (found.bound >= best * (1 - 1e-6)).all()
+    assert (decode(energy).status.exact | ~found.status.exact).all()
+    assert (found.objective[found.status.exact] >= best[found.status.exact] * (1 - 1e-5)).all()
+    if decode is not dual_ascent.decode:
+        assert found.status.exact.all()
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        elimination.decode,
+        dual_ascent.decode,
+        dual_ascent.branch_and_bound,
+        belief_propagation.decode,
+        programming.decode,
+        cycles.decode,
+    ],
+)
+def test_known_labels_that_zeros_forbid_are_refused(decode):
+    table = torch.tensor([[0.0, 1.0], [2.0, -torch.inf]]).double()
+    energy = FactorEnergy.of((2, 2, 2), [((0, 1), table.expand(2, 2, 2)), ((1, 2), torch.eye(2).double())])
+    known = torch.full((2, 3), torch.nan)
+    known[1, :2] = 1
+    with pytest.raises(ValueError, match="energy: expected an allowed labelling of each example, got 1"):
+        decode(energy, known=known)

@@ -100,7 +100,53 @@ def test_elimination_answers_where_the_ascent_has_no_proof():
     assert (found.labels[0, :9] >= 0).all()
 
 
-def test_rules_are_refused():
-    rules = Constraints.of(["a -> b"], ["a", "b", "c", "d"])
-    with pytest.raises(TypeError, match=r"energy: expected a kind with labels in \{0, 1\}, got FactorEnergy"):
-        inference.decode(random_factor_energy(0), constraints=rules)
+RULES = Constraints.of(["at_most(2, a, b, c, d, e)", "a -> d"], ["a", "b", "c", "d", "e", "other"])
+
+
+def ruled_graph(seed: int) -> FactorEnergy:
+    return random_factor_energy(seed, num_states=(2, 2, 2, 2, 2, 3), num_factors=6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rules_over_binary_labels_are_tables(seed):
+    energy = ruled_graph(seed)
+    every = every_labelling(energy)
+    every = every[~RULES.violated(every[:, 0].numpy()).any(1)]
+    scores = energy.score(every)
+    known = torch.full((2, 6), torch.nan)
+    known[1, 5] = 2
+    for given in (None, known):
+        possible = torch.ones_like(scores, dtype=torch.bool)
+        if given is not None:
+            possible[:, 1] = every[:, 0, 5] == 2
+        values = scores.masked_fill(~possible, -torch.inf)
+        settings = {"constraints": RULES, "known": given}
+        best = inference.decode(energy, top_k=3, **settings)
+        assert best.labels.shape == (2, 3, 6)
+        torch.testing.assert_close(best.objective, values.topk(3, 0).values.T)
+        chances = values.softmax(0)
+        sums = inference.marginals(energy, **settings)
+        torch.testing.assert_close(sums.log_partition, values.logsumexp(0))
+        torch.testing.assert_close(inference.log_partition(energy, **settings), values.logsumexp(0))
+        for state in range(3):
+            expected = ((every == state) * chances[..., None]).sum(0)
+            torch.testing.assert_close(sums.states[..., state], expected)
+        margins = energy.local_margins(every.expand(-1, 2, -1))
+        loss = (1.0 - margins).clamp(min=0).sum(-1).masked_fill(~possible, torch.inf).amin(0)
+        torch.testing.assert_close(inference.decode_hinge(energy, **settings).objective, loss)
+        drawn = inference.sample(energy, 5, generator=torch.Generator().manual_seed(0), **settings)
+        assert not RULES.violated(drawn.flatten(0, 1).numpy()).any()
+
+
+def test_rules_that_graphs_cannot_have_are_refused():
+    energy = ruled_graph(0)
+    with pytest.raises(ValueError, match=r"constraints: expected rules over labels of two states .* of 3$"):
+        inference.decode(energy, constraints=Constraints.of(["other -> a"], RULES.names))
+    with pytest.raises(ValueError, match="constraints: expected rules over 6 labels, got 2"):
+        inference.decode(energy, constraints=Constraints.of(["a -> b"], ["a", "b"]))
+    with pytest.raises(ValueError, match="energy: expected one graph under rules, got packed graphs"):
+        inference.decode(packed_energy(0), constraints=RULES)
+    known = torch.full((2, 6), torch.nan)
+    known[1, :3] = 1
+    with pytest.raises(ValueError, match=r"known\[1\]"):
+        inference.decode(energy, constraints=RULES, known=known)

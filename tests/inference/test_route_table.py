@@ -39,7 +39,11 @@ from lmbm_torch.inference.under_rules import constrained
 ROOT = Path(lmbm_torch.__file__).parent
 LABELS = 4
 RULES = Constraints.of(["a -> b"], list("abcd"))
-OF_STATES = random_chain_energy(0), random_tree_energy(0), random_factor_energy(0)
+OF_STATES = (
+    random_chain_energy(0),
+    random_tree_energy(0),
+    random_factor_energy(0, num_states=(2, 2, 3, 2)),
+)
 BINARY = (
     random_directed_energy(0, LABELS),
     random_pairwise_energy(0, LABELS),
@@ -57,13 +61,11 @@ KINDS = {
     )
 }
 OF_SEVERAL_VALUES = ("ChainEnergy", "TreeEnergy", "SemiChainEnergy", "SequentialEnergy")
-FACTORS = "FactorEnergy"
 REFUSED = {
     *((kind, "decode_hinge", False) for kind in (*OF_SEVERAL_VALUES, "BipartiteEnergy")),
     *((kind, "decode_hinge", True) for kind in (*OF_SEVERAL_VALUES, "BipartiteEnergy")),
     *((kind, quantity, True) for kind in OF_SEVERAL_VALUES for quantity in table.SUMS),
     *((kind, "decode", True) for kind in OF_SEVERAL_VALUES[:3]),
-    *((FACTORS, quantity, True) for quantity in QUANTITIES),
     ("TreeEnergy", "sample", False),
     ("SemiChainEnergy", "sample", False),
     ("SequentialEnergy", "log_partition", False),

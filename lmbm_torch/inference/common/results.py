@@ -49,25 +49,6 @@ class Status:
 
 
 @dataclass(frozen=True)
-class PairwiseMessages:
-    """Messages between the labels of a Boltzmann machine; a message of 0 is neutral.
-
-    Args:
-        neighbours: the neighbours of each label; shorter rows are filled up with the label itself.
-        to_labels: the neighbours' messages; each is a term of the label's local field (half the log-odds).
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.inference.common.results import PairwiseMessages
-        >>> PairwiseMessages(torch.tensor([[1], [0]]), torch.zeros(1, 2, 1)).to_labels.shape
-        torch.Size([1, 2, 1])
-    """
-
-    neighbours: Int[Tensor, "labels neighbours"]
-    to_labels: Float[Tensor, "batch labels neighbours"]
-
-
-@dataclass(frozen=True)
 class Marginals:
     """Marginal probabilities of binary labels.
 
@@ -76,7 +57,6 @@ class Marginals:
         log_partition: log Σ_y exp(score(y)), a bound or an approximation, as the routine documents; 0 for a
             directed model.
         standard_error: the standard error of ``labels``, if ``labels`` were estimated from samples.
-        messages: the last messages of belief propagation, on request; a later call can start from them.
         method: the routine in words, if the table of routes chose the routine.
 
     Examples:
@@ -91,7 +71,6 @@ class Marginals:
     log_partition: Float[Tensor, " batch"]
     status: Status
     standard_error: Float[Tensor, "batch labels"] | None = None
-    messages: PairwiseMessages | None = None
     method: str = ""
 
 

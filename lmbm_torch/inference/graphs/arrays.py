@@ -27,7 +27,7 @@ def sweeps() -> Any:
 
 @lru_cache(NUM_GRAPHS)
 def graph_of(structure: FactorScopes) -> tuple[Graph, np.ndarray]:
-    """Return the arrays of a graph, and the entries that are constants."""
+    """Return the arrays of a graph, and the numbers of the constant entries."""
     first, every = structure.first, structure.every_scope
     numbers = [number for number in range(structure.num_variables, len(every)) if every[number]]
     constants = [int(first[number]) for number, scope in enumerate(every) if not scope]
@@ -72,6 +72,12 @@ class Example(NamedTuple):
     constant: float
     back: Any
     row: int
+
+    @property
+    def unit(self) -> float:
+        """Return the largest magnitude of a log-potential, at most 1: the unit of absolute tolerances."""
+        values = np.abs(np.concatenate([self.unary, self.entries]))
+        return min(float(values.max(initial=0.0, where=np.isfinite(values))) or 1.0, 1.0)
 
     def labels(self, labels: np.ndarray) -> Tensor:
         """Return labels (variables,) in the states of the energy."""

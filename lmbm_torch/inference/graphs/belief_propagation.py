@@ -20,7 +20,7 @@ from lmbm_torch.energies import FactorEnergy, FactorScopes
 from lmbm_torch.inference.common.results import Decoding, StateMarginals, Status
 from lmbm_torch.inference.graphs import parallel_messages
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
-from lmbm_torch.inference.graphs.elimination import refuse_impossible
+from lmbm_torch.inference.graphs.elimination import allowed_score
 from lmbm_torch.inference.graphs.parts import Part, in_rows, labels_in_rows, parts_of, reduced
 from lmbm_torch.inference.trees.triangulation import is_forest
 from lmbm_torch.kernels.threads import share
@@ -100,8 +100,7 @@ def decode(
     found = _propagated(energy, known, schedule, damping, num_iters, tol, is_max=True)
     parts = [part for part, _ in found]
     labels = labels_in_rows(energy, parts, [torch.stack([one.labels for one in rows]) for _, rows in found])
-    objective = energy.score(labels)
-    refuse_impossible(objective)
+    objective = allowed_score(energy, known, labels)
     numbers = in_rows(parts, [_numbers(rows) for _, rows in found])
     _, converged, iters, _, _ = numbers.to(energy.device).T
     unproven = torch.full_like(objective, torch.inf)

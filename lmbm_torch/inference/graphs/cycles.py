@@ -75,7 +75,7 @@ def _cut(example: Example, num_rounds: int, node_limit: int) -> Solution:
         scores = [_score(example, each.labels) for each in found]
         labels = found[int(np.argmax(scores))].labels
         bound = min(each.bound for each in found)
-        proven = bound - max(scores) <= 2 * TOLERANCE * (1 + abs(max(scores)))
+        proven = bound - max(scores) <= 2 * TOLERANCE * (example.unit + abs(max(scores)))
         return Solution(labels, bound, sum(each.nodes for each in found), proven)
 
     for _ in range(num_rounds):

@@ -18,7 +18,7 @@ from lmbm_torch.checks import check_count, count_limit
 from lmbm_torch.energies import FactorEnergy, FactorScopes
 from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, graph_of, sweeps
-from lmbm_torch.inference.graphs.elimination import refuse_impossible
+from lmbm_torch.inference.graphs.elimination import allowed_score
 from lmbm_torch.inference.graphs.parts import in_rows, labels_in_rows
 from lmbm_torch.kernels.search.records import Graph
 from lmbm_torch.kernels.threads import share
@@ -112,17 +112,16 @@ def decoded(
 
         share(range(len(examples)), work)
         parts.append(part)
-        each = zip(examples, found, strict=True)
+        each = list(zip(examples, found, strict=True))
         labels.append(torch.stack([example.labels(one.labels) for example, one in each]))
-        bounds = [[one.bound, one.sweeps, one.nodes, one.converged] for one in found]
-        numbers.append(torch.tensor(bounds, dtype=torch.float64, device=energy.device))
+        rest = [[one.bound, one.sweeps, one.nodes, one.converged, example.unit] for example, one in each]
+        numbers.append(torch.tensor(rest, dtype=torch.float64, device=energy.device))
     answer = labels_in_rows(energy, parts, labels)
-    bound, made, nodes, converged = in_rows(parts, numbers).T
-    objective = energy.score(answer)
-    refuse_impossible(objective)
+    bound, made, nodes, converged, unit = in_rows(parts, numbers).T
+    objective = allowed_score(energy, known, answer)
     # A score in single precision has fewer digits than the bound.
     proof = max(proof, 32 * torch.finfo(energy.dtype).eps)
-    exact = bound - objective.double() <= proof * (1 + objective.double().abs())
+    exact = bound - objective.double() <= proof * (unit + objective.double().abs())
     bound = torch.maximum(bound.to(energy.dtype), objective).where(~exact, objective)
     status = Status(exact, converged > 0, made.long(), bound - objective)
     return Decoding(answer, objective, bound, status, nodes=nodes.long())
@@ -164,12 +163,13 @@ def searched(example: Example, num_iters: int, tol: float, node_limit: int) -> F
     rank, limits = order.copy(), np.empty(2)
     best, score = np.zeros(len(order), np.int64), -np.inf
     made = nodes = 0
+    unit = example.unit
     stack = [_Node(np.inf, example.unary.copy(), example.entries.copy())]
     left = -np.inf
     converged = False
 
     def is_settled(bound: float) -> bool:
-        return bound <= score + PROOF * (1 + abs(score)) / 2
+        return bound <= score + PROOF * (unit + abs(score)) / 2
 
     while stack and (nodes < node_limit or (score == -np.inf and nodes < FIRST_NODES)):
         node = stack.pop()

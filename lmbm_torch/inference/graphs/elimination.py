@@ -225,8 +225,7 @@ def decode(
     status = Status.certain(energy, energy.num_labels)
     if top_k == 1:
         labels = _best(energy, known, constraints, max_bytes)[0]
-        objective = energy.score(labels)
-        refuse_impossible(objective)
+        objective = allowed_score(energy, known, labels)
         return Decoding(labels, objective, objective.clone(), status)
     if not isinstance(energy, FactorEnergy):
         raise ValueError(f"top_k: expected 1 for {type(energy).__name__}, got {top_k}")
@@ -321,6 +320,13 @@ def refuse_impossible(log_values: Tensor) -> None:
     impossible = int((log_values == -torch.inf).sum())
     if impossible:
         raise ValueError(f"energy: expected an allowed labelling of each example, got {impossible} without")
+
+
+def allowed_score(energy: AnyEnergy, known: Tensor | None, labels: Tensor) -> Float[Tensor, " batch"]:
+    """Return the score of ``labels``; raise ValueError if an example has no labelling with ``known``."""
+    objective = (energy.given(known) if isinstance(energy, FactorEnergy) else energy).score(labels)
+    refuse_impossible(objective)
+    return objective
 
 
 def _log_sum(table: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from lmbm_torch.energies import FactorEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
-from lmbm_torch.inference.graphs.elimination import refuse_impossible
+from lmbm_torch.inference.graphs.elimination import allowed_score
 from lmbm_torch.inference.graphs.parts import in_rows, labels_in_rows
 from lmbm_torch.kernels.search.records import Graph
 from lmbm_torch.shapes import Known
@@ -88,12 +88,12 @@ def solved(energy: FactorEnergy, known: Known | None, solve: Callable[[Example],
         parts.append(part)
         pairs = zip(examples, each, strict=True)
         labels.append(torch.stack([example.labels(found.labels) for example, found in pairs]))
-        numbers.append(torch.tensor([rest for _, *rest in each], dtype=torch.float64, device=energy.device))
+        rest = [[*found[1:], example.unit] for example, found in zip(examples, each, strict=True)]
+        numbers.append(torch.tensor(rest, dtype=torch.float64, device=energy.device))
     answer = labels_in_rows(energy, parts, labels)
-    bound, nodes, converged = in_rows(parts, numbers).T
-    objective = energy.score(answer)
-    refuse_impossible(objective)
-    exact = bound - objective.double() <= 2 * TOLERANCE * (1 + objective.double().abs())
+    bound, nodes, converged, unit = in_rows(parts, numbers).T
+    objective = allowed_score(energy, known, answer)
+    exact = bound - objective.double() <= 2 * TOLERANCE * (unit + objective.double().abs())
     bound = torch.maximum(bound.to(energy.dtype), objective).where(~exact, objective)
     return Decoding(answer, objective, bound, Status(exact, converged > 0, nodes.long(), bound - objective))
 
@@ -133,7 +133,7 @@ def optimum(
     # Entries follow from the states: the states alone need to be whole.
     whole = np.where(np.arange(len(values)) < len(unary), 1, 0) if is_whole else None
     answer = milp(
-        -np.where(allowed, values, 0.0),
+        -np.where(allowed, values, 0.0) / example.unit,
         integrality=whole,
         bounds=Bounds(0, allowed.astype(float)),
         constraints=constraints,
@@ -146,7 +146,7 @@ def optimum(
     sweeps().improved(graph, unary, entries, labels)
     least = getattr(answer, "mip_dual_bound", None) if is_whole else answer.fun
     bound = np.inf if least is None else -float(least)
-    bound += TOLERANCE * (1 + abs(bound)) + example.constant
+    bound = example.unit * (bound + TOLERANCE * (1 + abs(bound))) + example.constant
     nodes = int(getattr(answer, "mip_node_count", 0) or 0)
     return answer.x, Solution(labels, bound, nodes, answer.status == 0)
 

@@ -12,7 +12,7 @@ and ≥ if one weight is positive and all others are negative (Liu and Ihler, Bo
 using Hölder's inequality, 2011). Both hold for every choice of the weights, and for every field that is moved
 from one copy of a label to another copy. Gradient steps improve weights and fields; the best bound of all
 steps is the answer. For machines with couplings of pairs only, the better of these bounds and the bounds of
-:mod:`~lmbm_torch.inference.messages.mean_field` and :mod:`~lmbm_torch.inference.messages.tree_reweighted` is
+:mod:`~lmbm_torch.inference.messages.mean_field` and :mod:`~lmbm_torch.inference.graphs.tree_reweighted` is
 taken.
 """
 
@@ -31,9 +31,9 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.energies import CliqueEnergy, FactorEnergy, PairwiseEnergy, to_factors
 from lmbm_torch.inference.common.results import LogPartitionBounds, Status
-from lmbm_torch.inference.graphs import belief_propagation, dual_ascent
+from lmbm_torch.inference.graphs import belief_propagation, dual_ascent, tree_reweighted
 from lmbm_torch.inference.graphs.parts import in_rows, parts_of
-from lmbm_torch.inference.messages import mean_field, tree_reweighted
+from lmbm_torch.inference.messages import mean_field
 from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Float, Known
@@ -204,9 +204,10 @@ def bounds(
         product = belief_propagation.mean_field(energy, known=known, labels=best)
         lower = lower.maximum(product.log_partition.double()).where(splits, lower)
     elif is_split and isinstance(energy, PairwiseEnergy):
-        below, above = (module.marginals(energy, known=known) for module in (mean_field, tree_reweighted))
-        lower = lower.maximum(below.log_partition.detach().double())
-        upper = upper.minimum(above.log_partition.detach().double())
+        below = mean_field.marginals(energy, known=known).log_partition
+        above = tree_reweighted.marginals(to_factors(energy), known=known).log_partition
+        lower = lower.maximum(below.detach().double())
+        upper = upper.minimum(above.detach().double())
     lower = _rounded_towards(lower, -1, energy.dtype)
     upper = _rounded_towards(upper, 1, energy.dtype)
     exact, steps = ~splits, torch.where(splits, num_iters, 1)

@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing import Pipe
@@ -28,12 +27,10 @@ import numpy as np
 import torch
 
 from lmbm_torch.checks import check_positive
-from lmbm_torch.energies import FactorEnergy, PairwiseEnergy
-from lmbm_torch.inference.common.given import clamp, free_part
+from lmbm_torch.energies import CliqueEnergy, FactorEnergy, PairwiseEnergy, to_factors
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.graphs import dual_ascent
 from lmbm_torch.inference.graphs.arrays import Example, sweeps
-from lmbm_torch.inference.relaxations.objectives import Score, Solution, Task
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode"]
@@ -127,23 +124,24 @@ if find_spec("pytoulbar2") is None:
 
 # Decimals of the costs in toulbar2, relative to the largest weight.
 DECIMALS = 9
-# Relative difference of bound and score of a graph, by the rounding of all costs, that counts as a proof.
+# Relative difference of bound and score, by the rounding of all costs, that counts as a proof.
 PROOF = 1e-6
-SPINS = np.array([-1.0, 1.0])
 WORKER = Path(__file__).with_name("toulbar2.py")
 
 
 @torch.no_grad()
 def decode(
-    energy: PairwiseEnergy | FactorEnergy, *, known: Known | None = None, time_limit: float | None = None
+    energy: PairwiseEnergy | CliqueEnergy | FactorEnergy,
+    *,
+    known: Known | None = None,
+    time_limit: float | None = None,
 ) -> Decoding:
     """Return argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search
     tree.
 
     An example at the limit has ``status.converged`` false, the best labelling so far, improved by single
-    flips, and the best bound. Without any labelling so far, the labelling of a Boltzmann machine follows the
-    labels' own evidence, improved by flips, and the bound is the sum of all weights' magnitudes; of a graph
-    both are those of dual ascent. Proofs of graphs hold up to a millionth of the score.
+    flips, and the best bound. Without any labelling so far, both come from dual ascent. Proofs hold up to a
+    millionth of the score.
 
     Args:
         energy: a Boltzmann machine, or graphs of tables.
@@ -161,25 +159,10 @@ def decode(
     """
     if time_limit is not None:
         check_positive("time_limit", time_limit)
-    if isinstance(energy, FactorEnergy):
-        return dual_ascent.decoded(energy, known, lambda example: _searched(example, time_limit), PROOF)
-    task = Task.of(energy, Score(), known)
-    settled = task.settled
-    free = free_part(settled.energy, settled.known)
-    couplings = free.pairwise.expand(energy.batch_size, -1, -1).numpy()
-    with _solver() as solver:
-        solutions = [
-            _solve(solver, fields, pairs, score, time_limit)
-            for fields, pairs, score in zip(
-                free.unary.numpy(), couplings, free.constant.tolist(), strict=True
-            )
-        ]
-    leaders = torch.tensor(np.array([solution.values for solution in solutions]), device="cpu").double()
-    labels = settled.of_all(clamp(leaders, settled.known))
-    if not all(solution.converged for solution in solutions):
-        labels = task.better(task.improve(labels), task.own_choice())
-    found = task.decoding(labels.long(), solutions)
-    return replace(found, nodes=found.status.num_iters)
+    energy.check_values()
+    return dual_ascent.decoded(
+        to_factors(energy), known, lambda example: _searched(example, time_limit), PROOF
+    )
 
 
 def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
@@ -192,34 +175,14 @@ def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
     with _solver() as solver:
         answer = solver.answer((graph.states, orders, members, -tables / scale), time_limit)
     if answer is None or not np.isfinite(answer[1]):
-        return dual_ascent.searched(example, 1000, dual_ascent.ROOT_GAIN, 1)
+        found = dual_ascent.searched(example, 1000, dual_ascent.ROOT_GAIN, 1)
+        return found._replace(converged=False)
     least, loss, nodes, labels = answer[0], answer[1], int(answer[2]), answer[3:].astype(np.int64)
     # Rounding changes each cost by at most one unit in the last decimal place.
     bound = example.constant - scale * (least - len(orders) * 10.0**-DECIMALS)
     sweeps().improved(graph, example.unary, example.entries, labels)
     score = example.constant + sweeps().score_of(graph, example.unary, example.entries, labels)
     return dual_ascent.Found(labels, score, bound, nodes, nodes, bool(least >= loss))
-
-
-def _solve(
-    solver: SolverProcess, fields: np.ndarray, couplings: np.ndarray, settled: float, time_limit: float | None
-) -> Solution:
-    """Solve one example; ``settled`` is the score of known and settled labels."""
-    scale = float(max(np.abs(fields).max(), np.abs(couplings).max())) or 1.0
-    first, second = np.triu(couplings).nonzero()
-    pairs = -(couplings[first, second] / scale)[:, None, None] * SPINS[:, None] * SPINS
-    tables = np.concatenate([(-(fields / scale)[:, None] * SPINS).ravel(), pairs.ravel()])
-    size = len(fields)
-    orders = np.repeat([1, 2], [size, len(first)])
-    members = np.concatenate([np.arange(size), np.stack([first, second], 1).ravel()])
-    answer = solver.answer((np.full(size, 2), orders, members, tables), time_limit)
-    if answer is None:
-        weights = np.abs(fields).sum() + np.abs(couplings).sum() / 2
-        return Solution(np.zeros(size), -weights - settled, False, 0, scale)
-    least, loss, nodes, values = answer[0], answer[1], int(answer[2]), answer[3:]
-    # Rounding changes each cost by at most one unit in the last decimal place.
-    unseen = len(orders) * 10.0**-DECIMALS
-    return Solution(values, scale * (least - unseen) - settled, bool(least >= loss), nodes, scale)
 
 
 @contextmanager

@@ -12,8 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.energies import DirectedEnergy, RestrictedEnergy
@@ -23,6 +25,8 @@ from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import Decoding, Marginals, Status, joined, replaced, rows_of
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.graphs import dual_ascent, elimination
+from lmbm_torch.inference.graphs.hinges import hinge_energy
+from lmbm_torch.inference.graphs.rules import ruled
 from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.routes.parts import Problem, Split, is_divisible, splits
 from lmbm_torch.inference.routes.table import BEST, Query, answer
@@ -73,6 +77,39 @@ def around_rules(query: Query) -> Decoding:
         return answer(replace(query, energy=energy, known=known, top_k=1, constraints=None, connected=False))
 
     return search(query.energy, query.constraints, free, known=query.known, top_k=query.top_k)
+
+
+def graph_under_rules(query: Query) -> Any:
+    """Return the answer for a graph of tables, with the rules as further tables.
+
+    Raises:
+        TypeError, ValueError: see :func:`~lmbm_torch.inference.graphs.rules.ruled`; the ValueError for no
+            allowed labelling names the rules that contradict ``known``.
+    """
+    energy, constraints, known = query.energy, query.constraints, query.known
+    assert constraints is not None
+    is_hinge = query.quantity == "decode_hinge"
+    whole = ruled(hinge_energy(energy, query.margin) if is_hinge else energy, constraints)
+    labels, more = energy.num_labels, whole.num_labels - energy.num_labels
+    given = {"known": known if known is None else pad(known, (0, more), value=torch.nan), "constraints": None}
+    quantity = "decode" if is_hinge else query.quantity
+    try:
+        energy.given(known)
+        found = answer(replace(query, energy=whole, quantity=quantity, **given))
+    except ValueError:
+        is_ruled = (constraints.matrix != 0).any(0)
+        for row, values in enumerate([] if known is None else known.cpu().numpy()):
+            constraints.check(np.where(is_ruled, values, np.nan), f"known[{row}]")
+        raise
+    if query.quantity == "log_partition":
+        return found
+    if query.quantity == "sample":
+        return found[..., :labels]
+    if query.quantity == "marginals":
+        return replace(found, states=found.states[:, :labels, : energy.num_states])
+    sign = -1 if is_hinge else 1
+    objective, bound = sign * found.objective, sign * found.bound
+    return replace(found, labels=found.labels[..., :labels], objective=objective, bound=bound)
 
 
 def enumerated_under_rules(query: Query) -> Any:
@@ -163,7 +200,7 @@ def _ascended_then(routine: Callable[..., Decoding], query: Query) -> Decoding:
     known = None if known is None else known[rows, : some.num_labels]
     proven = _with_nodes(routine(some, known=known))
     beyond = query.energy.num_labels - some.num_labels
-    labels = torch.nn.functional.pad(proven.labels, (0, beyond), value=PADDING)
+    labels = pad(proven.labels, (0, beyond), value=PADDING)
     return replaced(found, rows, replace(proven, labels=labels))
 
 

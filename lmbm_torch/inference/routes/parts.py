@@ -109,7 +109,7 @@ class Split:
 
 
 def is_divisible(energy: Any) -> bool:
-    """Return whether :func:`splits` takes the energy, which couples at most pairs of labels."""
+    """Return whether :func:`splits` takes the energy: cliques of at most two labels."""
     if is_traced():
         return False
     return isinstance(energy, PairwiseEnergy) or (isinstance(energy, DirectedEnergy) and not energy.cliques)

@@ -475,6 +475,7 @@ ROUTES: tuple[Routes, ...] = (
         False,
         (Route(ALWAYS, "graphs.elimination.{quantity}"),),
     ),
+    Routes((FactorEnergy,), QUANTITIES, True, (Route(ALWAYS, "routes.answers.graph_under_rules"),)),
     Routes(
         (DirectedEnergy,),
         ("marginals",),

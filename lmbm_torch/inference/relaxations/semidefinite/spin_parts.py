@@ -173,7 +173,7 @@ def _both(found: Labellings, labels: np.ndarray, part: Labellings, number: int) 
 
 
 def common_unit(fields: np.ndarray, couplings: np.ndarray) -> float:
-    """Return the greatest common unit of all weights; 0 without such a number."""
+    """Return the greatest common unit of all weights; 0 without a common unit."""
     weights = np.unique(np.abs(np.concatenate([fields, couplings[np.tril_indices(len(fields), -1)]])))
     total, unit = float(weights.sum()) * len(fields) ** 2, 0.0
     for weight in weights:
