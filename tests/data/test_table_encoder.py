@@ -15,7 +15,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lmbm_torch import load, save
 from lmbm_torch.data import TableEncoder
-from lmbm_torch.data.tables.columns import written_numbers
+from lmbm_torch.data.tables.numbers import written_numbers
 from lmbm_torch.data.tables.names import MISSING
 
 TEXTS = ["dry red wine", "dry white wine", "sweet red port", "sweet white wine"]

@@ -16,15 +16,15 @@ from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.formats import arff_text, delimited
 from lmbm_torch.data.formats.delimited import DAMAGE, ENDINGS
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
-from lmbm_torch.data.tables.columns import Table, as_numbers, as_texts, naming
+from lmbm_torch.data.tables.columns import Table, as_texts, naming
 from lmbm_torch.data.tables.encoding import TableOptions, fit_encoding
 from lmbm_torch.data.tables.frames import is_frame, open_frame
 from lmbm_torch.data.tables.labels import UNCERTAIN, check_left, fit_labels
-from lmbm_torch.data.tables.names import MISSING, check_names, matching
+from lmbm_torch.data.tables.names import matching
 from lmbm_torch.data.tables.schema import Schema, label_matrix
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
-from lmbm_torch.incoming import ending, title
+from lmbm_torch.incoming import check_growth, ending, title
 
 
 def is_table(path: str | PathLike) -> bool:
@@ -63,19 +63,11 @@ def open_table(
         )
     with reading(source, *DAMAGE) as file:
         if ending(file) in (".parquet", ".arff"):
-            found = _from_parquet(file) if ending(file) == ".parquet" else _from_arff(file)
+            is_arff = ending(file) == ".arff"
+            found = Table(title(file), arff_text.read(file).columns()) if is_arff else _from_parquet(file)
             return replace(found, folder=str(file.parent))
         with delimited.opened(file, delimiter, expected, encoding) as found:
-            cells = [*found.rows]
-        if not cells:
-            raise ValueError("expected at least one row, got none")
-        has_comma = found.delimiter != ","
-        columns = (
-            as_numbers([None if text in MISSING else text for text in map(str.strip, each)], has_comma)
-            for each in zip(*cells, strict=True)
-        )
-        read = dict(zip(found.names, columns, strict=True))
-        return Table(title(file), read, found.delimiter, folder=str(file.parent))
+            return Table(title(file), delimited.columns(found), found.delimiter, folder=str(file.parent))
 
 
 def cells(
@@ -101,6 +93,8 @@ def _from_parquet(file: Path) -> Table:
         import pyarrow.parquet
 
     try:
+        about = pyarrow.parquet.read_metadata(file)
+        check_growth(file, 8 * about.num_rows * about.num_columns)  # Numbers of 8 bytes.
         table = pyarrow.parquet.read_table(file)
     except pyarrow.ArrowException as error:
         raise ValueError(str(error)) from error
@@ -124,22 +118,6 @@ class ArrowFrame:
 class _Texts(list):
     def to_numpy(self) -> np.ndarray:
         return np.array(self, dtype=object)
-
-
-def _from_arff(file: Path) -> Table:
-    content = arff_text.read(file)
-    if content.is_sparse:
-        raise ValueError("expected a dense ARFF file; read_arff (data=arff) reads sparse ones")
-    check_names([*content.attributes])
-    if not content.rows:
-        raise ValueError("expected at least one row, got none")
-    columns = {}
-    for number, (name, kind) in enumerate(content.attributes.items()):
-        values = [row[number] for row in content.rows]
-        is_number = kind == arff_text.NUMERIC
-        found = content.codes(name, values, content.lines) if is_number else ()
-        columns[name] = np.array([*found]) if is_number else as_numbers(values)
-    return Table(title(file), columns)
 
 
 MissingLabels = Literal["unknown", "negative"]

@@ -18,17 +18,15 @@ from scipy.sparse import csc_array, hstack
 from lmbm_torch.checks import is_missing, level_of_caller
 from lmbm_torch.data.features import Features, check_dense
 from lmbm_torch.data.tables.columns import (
-    SHOWN,
     Column,
     DateColumn,
     NamedColumn,
     Table,
     as_dates,
     as_texts,
-    split_numbers,
-    written_numbers,
 )
 from lmbm_torch.data.tables.names import matching
+from lmbm_torch.data.tables.numbers import SHOWN, numbers_of, split_numbers
 from lmbm_torch.data.tables.pictures import check_image_encoder, fit_image_column
 from lmbm_torch.data.tables.texts import (
     JoinedColumn,
@@ -284,10 +282,7 @@ def _fitted(
     if is_categorical:
         column = _categories(name, values, notes, None if is_insisted else options.max_categories)
     elif values.dtype == object:
-        numbers, odd = split_numbers(values)
-        if odd:
-            numbers = _numbers_of(name, values, numbers, odd, written, notes)
-        if numbers is not None:
+        if (numbers := numbers_of(name, values, written, notes)) is not None:
             column = Column(name, None, float(np.median(numbers[~np.isnan(numbers)])), written=written)
         elif (dates := as_dates(values.tolist())).dtype != object:
             column = _dates(name, dates)
@@ -304,35 +299,6 @@ def _fitted(
         column = replace(column, fill=None)
         column.check_missing(absent)
     return column
-
-
-def _numbers_of(
-    name: str, values: np.ndarray, numbers: np.ndarray, odd: list[str], written: bool, notes: list[str]
-) -> np.ndarray | None:
-    """Return a column of mostly numbers as numbers; None for a column of other texts.
-
-    Raises:
-        ValueError: texts among numbers, if refused.
-    """
-    read = written_numbers(odd)
-    known = np.isin(values, [*read]) | ~np.isnan(numbers)
-    count = int((~is_missing(values)).sum())
-    if 2 * int(known.sum()) <= count:
-        return None
-    strange = [text for text in odd if text not in read]
-    shown = [*strange, *read][:SHOWN]
-    if not written:
-        rows = count - int((~np.isnan(numbers)).sum())
-        raise ValueError(
-            f"column {name!r}: expected numbers, got texts such as {shown} in {rows} of {len(values)} rows; "
-            "odd_numbers='coerce' takes 1 000, 1,234 and 50% for numbers and other texts for missing, "
-            "categorical takes each text for a category"
-        )
-    for text, number in read.items():
-        numbers[values == text] = number
-    if strange:
-        notes.append(f"column {name!r}: texts such as {strange[:SHOWN]} among numbers are missing")
-    return numbers
 
 
 def _dates(name: str, dates: np.ndarray) -> DateColumn:

@@ -11,6 +11,7 @@ import numpy as np
 from lmbm_torch.checks import is_absent
 from lmbm_torch.data.tables.columns import Table
 from lmbm_torch.data.tables.names import MISSING, check_names
+from lmbm_torch.data.tables.numbers import as_booleans
 
 # Names of the types of categories in pandas, polars and Arrow, by their first letters.
 _CATEGORIES = ("category", "categorical", "enum", "dictionary")
@@ -82,7 +83,7 @@ def _from_array(values: np.ndarray) -> np.ndarray:
             f"expected numbers, texts or dates, got {sorted(kind.__name__ for kind in kinds)}; leave the "
             "column out with ignore"
         )
-    return np.array([None if value is None else _text(value) for value in found], dtype=object)
+    return as_booleans([None if value is None else _text(value) for value in found])
 
 
 def _text(value: Any) -> str | None:
