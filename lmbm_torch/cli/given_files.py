@@ -86,6 +86,12 @@ def _faults_of_table(options: Any) -> Iterator[str]:
             yield f"data.test: expected the columns of {options['train']}, found none named {absent}"
     if labels:
         yield from _faults_of_labels(tables, labels, options)
+    folder = Path(options["train"]).parent
+    for name in chosen.get("image", ()):
+        texts = [text for text in found[name].tolist() if text is not None]
+        if absent := [text for text in texts if not (folder / str(text)).is_file()]:
+            images = f"paths of images, got {len(absent)} without a file such as {absent[:5]}"
+            yield f"data.train: column {name!r}: expected {images}"
     named = {name for names in chosen.values() for name in names}
     for name, values in found.items() if options.get("odd_numbers") == "refuse" else ():
         if name not in named and all(isinstance(text, str | None) for text in values.tolist()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
@@ -98,26 +97,7 @@ def _from_parquet(file: Path) -> Table:
         table = pyarrow.parquet.read_table(file)
     except pyarrow.ArrowException as error:
         raise ValueError(str(error)) from error
-    return replace(open_frame(ArrowFrame(table)), name=file.stem)
-
-
-class ArrowFrame:
-    """An Arrow table as a data frame, with lists as texts in JSON."""
-
-    def __init__(self, table: Any) -> None:
-        self.table, self.columns = table, table.column_names
-
-    def __getitem__(self, name: str) -> Any:
-        column = self.table[name]
-        if not any(word in str(column.type) for word in ("list", "array")):
-            return column
-        texts = [None if each is None else json.dumps(each, default=str) for each in column.to_pylist()]
-        return _Texts(texts)
-
-
-class _Texts(list):
-    def to_numpy(self) -> np.ndarray:
-        return np.array(self, dtype=object)
+    return replace(open_frame(table), name=file.stem)
 
 
 MissingLabels = Literal["unknown", "negative"]

@@ -25,6 +25,7 @@ from lmbm_torch.data.tables.columns import (
     as_dates,
     as_texts,
 )
+from lmbm_torch.data.tables.labels import are_arrays
 from lmbm_torch.data.tables.names import matching
 from lmbm_torch.data.tables.numbers import SHOWN, numbers_of, split_numbers
 from lmbm_torch.data.tables.pictures import check_image_encoder, fit_image_column
@@ -308,6 +309,9 @@ def _dates(name: str, dates: np.ndarray) -> DateColumn:
 
 def _texts(name: str, values: np.ndarray, options: TableOptions, notes: list[str]) -> NamedColumn | None:
     known = [text for text in as_texts(values) if text is not None]
+    if are_arrays(known):
+        expected = f"column {name!r}: expected numbers, texts or dates"
+        raise ValueError(f"{expected}, got lists; leave the column out with ignore")
     count = len(set(known))
     has_words = 2 * sum(len(text.split()) > 1 for text in known) >= len(known)
     if has_words and count > min(REPEATED_SHARE * len(known), options.max_categories):

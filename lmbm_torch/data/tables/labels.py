@@ -248,12 +248,12 @@ def are_truths(values: np.ndarray) -> bool:
 
 def has_names(texts: Sequence[Any]) -> bool:
     """Return whether all values are arrays of JSON, or a text has a semicolon between names."""
-    return _are_arrays(texts) or any(isinstance(text, str) and SEPARATOR in text for text in texts)
+    return are_arrays(texts) or any(isinstance(text, str) and SEPARATOR in text for text in texts)
 
 
 def _kind(values: np.ndarray, words: tuple[str, str] | None, separator: str | None) -> str:
     texts = [text for text in values.tolist() if text is not None]
-    if _are_arrays(texts):
+    if are_arrays(texts):
         return "arrays"
     if separator is not None or has_names(texts):
         return "names"
@@ -270,7 +270,8 @@ def _kind(values: np.ndarray, words: tuple[str, str] | None, separator: str | No
     return "classes" if is_repeated and are_others else "truths"
 
 
-def _are_arrays(texts: Sequence[Any]) -> bool:
+def are_arrays(texts: Sequence[Any]) -> bool:
+    """Return whether all values are arrays of JSON, at least one."""
     return bool(texts) and all(isinstance(text, str) and _is_array(text) for text in texts)
 
 
