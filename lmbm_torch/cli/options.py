@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmbm_torch.extras import uncollected
-from lmbm_torch.files import CONFIG, RULES
+from lmbm_torch.files import CONFIG, MODEL, RULES
 from lmbm_torch.persistence.trusted import SavedConfiguration
 
 if TYPE_CHECKING:
@@ -111,8 +111,11 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 def check_files(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Exit with all named files that do not exist."""
     named = {"model": options.model, "file": options.file, "--rules": options.rules}
-    if absent := [name for name, path in named.items() if path is not None and not path.exists()]:
-        found = [f"{name}: expected a file or a folder, found none at {named[name]}" for name in absent]
+    absent = [name for name, path in named.items() if path is not None and not path.exists()]
+    found = [f"{name}: expected a file or a folder, found none at {named[name]}" for name in absent]
+    if options.model.is_dir() and not (options.model / MODEL).is_file():
+        found.append(f"model: expected a run directory with {MODEL}, found none in {options.model}")
+    if found:
         parser.error("; ".join(found))
 
 
