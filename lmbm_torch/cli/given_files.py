@@ -54,8 +54,7 @@ def _absent(key: str, path: Any) -> Iterator[str]:
 
 def _faults_of_table(options: Any) -> Iterator[str]:
     # Imported here, because other kinds of data do not need these names.
-    from lmbm_torch.data.tables.names import matching
-    from lmbm_torch.data.tables.numbers import numbers_of
+    from lmbm_torch.data.tables.names import matching, numbers_of
 
     options = {key: value for key, value in options.items() if value != "???"}
     tables: dict[str, dict[str, Any]] = {}

@@ -102,7 +102,8 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse options; refuse an existing output without ``--force``, unless input and output are folders."""
     options = with_rules_of_run(parser.parse_args(arguments))
-    is_of_folders = options.output is not None and options.output.is_dir() and _is_folder(options)
+    file = getattr(options, "file", None)
+    is_of_folders = None not in (options.output, file) and options.output.is_dir() and file.is_dir()
     if options.output is not None and options.output.exists() and not (options.force or is_of_folders):
         parser.error(f"--output: {options.output} exists; --force overwrites it")
     return options
@@ -127,10 +128,6 @@ def with_rules_of_run(options: argparse.Namespace) -> argparse.Namespace:
     return options
 
 
-def _is_folder(options: argparse.Namespace) -> bool:
-    return getattr(options, "file", None) is not None and options.file.is_dir()
-
-
 def opened_model(options: argparse.Namespace) -> Predictor:
     """Return the model that the options name, with the effect of unknown texts; see :meth:`Predictor.load`.
 
@@ -146,7 +143,8 @@ def opened_model(options: argparse.Namespace) -> Predictor:
         return saved
     if not isinstance(saved.schema, Schema):
         raise ValueError("--unknown: expected none for a model that was trained without a table")
-    return replace(saved, schema=saved.schema.with_unknown(options.unknown))
+    encoding = replace(saved.schema.encoding, unknown=options.unknown)
+    return replace(saved, schema=replace(saved.schema, encoding=encoding))
 
 
 def chosen(options: argparse.Namespace, saved: Predictor, top_k: int = 1) -> tuple[Predictor, Decoder | None]:

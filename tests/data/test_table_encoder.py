@@ -16,8 +16,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lmbm_torch import LMSBNClassifier, load, save
 from lmbm_torch.data import TableEncoder, read_table
-from lmbm_torch.data.tables.names import MISSING
-from lmbm_torch.data.tables.numbers import written_numbers
+from lmbm_torch.data.tables.names import MISSING, written_numbers
 
 TEXTS = ["dry red wine", "dry white wine", "sweet red port", "sweet white wine"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lmbm_torch.data.tables.numbers import as_numbers
+from lmbm_torch.data.tables.names import as_numbers
 from lmbm_torch.incoming import lines
 
 _QUOTED = r"""'(?P<one>(?:[^'\\]|\\.)*)'|"(?P<two>(?:[^"\\]|\\.)*)\""""

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lmbm_torch.data.tables.names import MISSING, check_names
-from lmbm_torch.data.tables.numbers import as_numbers
+from lmbm_torch.data.tables.names import MISSING, as_numbers, check_names
 from lmbm_torch.incoming import UNREADABLE, encoding_of, ending, lines
 
 ENDINGS = (".csv", ".tsv", ".arff", ".parquet")
@@ -63,7 +62,9 @@ def opened(
         ValueError: columns without a name or of the same name; on reading rows, another number of values; the
             message names the line.
     """
-    _check_delimiter(delimiter)
+    given: Any = delimiter
+    if given is not None and (not isinstance(given, str) or len(given) != 1 or given in '\r\n"'):
+        raise ValueError(f"delimiter: expected one character, no quote or line end, got {given!r}")
     encoding = encoding_of(file, encoding)
     if delimiter is None:
         with lines(file, encoding) as text:
@@ -98,13 +99,6 @@ def columns(found: Delimited) -> dict[str, np.ndarray]:
         for each in zip(*cells, strict=True)
     )
     return dict(zip(found.names, columns, strict=True))
-
-
-def _check_delimiter(delimiter: Any) -> None:
-    if delimiter is None:
-        return
-    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '\r\n"':
-        raise ValueError(f"delimiter: expected one character, no quote or line end, got {delimiter!r}")
 
 
 def _sniffed(head: Sequence[str], expected: str | None, usual: str) -> str:

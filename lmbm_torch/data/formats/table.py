@@ -39,7 +39,7 @@ def open_table(
     A CSV file starts with a line of names, behind a line ``sep=;`` if there is one. A column is numeric if
     every value that is not missing is a number, else a column of texts. If values are separated by another
     character than a comma, a comma may be the decimal sign (``1,5``). In an ARFF file nominal values that are
-    all numbers count as numbers, and dates are texts. Data frames are those of pandas, polars and Arrow.
+    all numbers count as numbers, and dates are texts. Frames are of pandas, polars, Arrow, Hugging Face.
 
     Args:
         delimiter, expected: see :func:`~lmbm_torch.data.formats.delimited.opened`.
@@ -188,7 +188,11 @@ def read_table(
         if missing_labels == "negative":
             table = _without_missing(table, label_names)
         together = None if groups is None else groups_of(table, groups)
-        tested = _held_out(table, label_names, test_fraction, seed, test_splitter, together)
+        tested = np.zeros(table.num_rows, np.bool_)
+        if test_fraction:
+            known = label_matrix(table, label_names)
+            drawn = held_out(known, test_fraction, seed, test_splitter, together, argument="test_fraction")
+            tested[drawn[1]] = True
         ids = matching("id_columns", id_columns, list(table.columns))
         left_out = {*label_names, *ids, *([] if groups is None else [groups])}
         part = replace(table, columns={name: values[~tested] for name, values in table.columns.items()})
@@ -259,19 +263,3 @@ def groups_of(table: Table, column: str) -> np.ndarray:
     if absent := int(is_missing(values).sum()):
         raise ValueError(f"groups: expected a group for every row, got none for {absent} in {column!r}")
     return np.array(as_texts(values))
-
-
-def _held_out(
-    table: Table,
-    label_names: Sequence[str],
-    fraction: float,
-    seed: int,
-    splitter: Splitter,
-    groups: np.ndarray | None,
-) -> np.ndarray:
-    rows = np.zeros(table.num_rows, np.bool_)
-    if fraction:
-        labels = label_matrix(table, label_names)
-        drawn = held_out(labels, fraction, seed, splitter, groups, argument="test_fraction")[1]
-        rows[drawn] = True
-    return rows

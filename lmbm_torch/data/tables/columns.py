@@ -14,7 +14,7 @@ from scipy.sparse import csc_array
 
 from lmbm_torch.checks import is_missing
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tables.numbers import BOOLEANS, SHOWN, split_numbers, written_numbers
+from lmbm_torch.data.tables.names import BOOLEANS, SHOWN, split_numbers, written_numbers
 from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool, Float
 

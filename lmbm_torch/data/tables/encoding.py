@@ -26,8 +26,7 @@ from lmbm_torch.data.tables.columns import (
     as_texts,
 )
 from lmbm_torch.data.tables.labels import are_arrays
-from lmbm_torch.data.tables.names import matching
-from lmbm_torch.data.tables.numbers import SHOWN, numbers_of, split_numbers
+from lmbm_torch.data.tables.names import SHOWN, matching, numbers_of, split_numbers
 from lmbm_torch.data.tables.pictures import check_image_encoder, fit_image_column
 from lmbm_torch.data.tables.texts import (
     JoinedColumn,

@@ -11,8 +11,7 @@ import numpy as np
 
 from lmbm_torch.checks import is_absent
 from lmbm_torch.data.tables.columns import Table
-from lmbm_torch.data.tables.names import MISSING, check_names
-from lmbm_torch.data.tables.numbers import as_booleans
+from lmbm_torch.data.tables.names import MISSING, as_booleans, check_names
 
 # Names of the types of categories in pandas, polars and Arrow, by their first letters.
 _CATEGORIES = ("category", "categorical", "enum", "dictionary")
@@ -81,7 +80,7 @@ def open_frame(frame: Any) -> Table:
         if kind.startswith("dictionary"):
             column = column.cast(column.type.value_type)
         try:
-            columns[name] = _from_array(np.asarray(column.to_numpy()))
+            columns[name] = as_column(np.asarray(column.to_numpy()))
         except ValueError as error:
             faults.append(f"column {name!r}: {error}")
     if faults:
@@ -91,7 +90,8 @@ def open_frame(frame: Any) -> Table:
     return Table(type(frame).__name__, columns, categories=frozenset(categories))
 
 
-def _from_array(values: np.ndarray) -> np.ndarray:
+def as_column(values: np.ndarray) -> np.ndarray:
+    """Return values as numbers, dates or texts of a table; ValueError for others."""
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
     if values.dtype.kind == "M":

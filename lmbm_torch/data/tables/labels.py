@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lmbm_torch.data.tables.numbers import BOOLEANS, SHOWN
+from lmbm_torch.data.tables.names import BOOLEANS, SHOWN
 from lmbm_torch.persistence.stored import Stored
 
 if TYPE_CHECKING:
