@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
-from scipy.stats import rankdata
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.compare.methods import METHODS, Ensemble, is_installed, takes
@@ -225,7 +224,7 @@ def _rows_of(name: str, trials: Trials) -> list[Result]:
             for method, own in trials.items()
             if all(metric in each for each in own)
         }
-        ranks = rankdata([-each.mean() for each in values.values()]).tolist()
+        ranks = stats.rankdata([-each.mean() for each in values.values()]).tolist()
         for (method, each), rank in zip(values.items(), ranks, strict=True):
             rows[method] |= {metric: float(each.mean()), f"_{metric}_rank": rank}
             if len(each) > 1:
