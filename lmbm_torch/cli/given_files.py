@@ -9,11 +9,14 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from lmbm_torch.data.formats.delimited import DAMAGE
+from lmbm_torch.data.formats import arff_text, delimited
+from lmbm_torch.data.tables.names import MISSING, matching, numbers_of
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
+from lmbm_torch.incoming import ending
 
 TABLE = "lmbm_torch.data.datamodule.serve_table"
 # Keys of files in the groups ``data``.
@@ -53,9 +56,6 @@ def _absent(key: str, path: Any) -> Iterator[str]:
 
 
 def _faults_of_table(options: Any) -> Iterator[str]:
-    # Imported here, because other kinds of data do not need these names.
-    from lmbm_torch.data.tables.names import matching, numbers_of
-
     options = {key: value for key, value in options.items() if value != "???"}
     tables: dict[str, dict[str, Any]] = {}
     for key in ("train", "test"):
@@ -102,7 +102,6 @@ def _faults_of_table(options: Any) -> Iterator[str]:
 
 def _faults_of_labels(tables: Mapping[str, Any], labels: list[str], options: Any) -> Iterator[str]:
     from lmbm_torch.data.tables.labels import check_left, fit_labels
-    from lmbm_torch.data.tables.names import matching
 
     try:
         check_left(tables["train"], labels)
@@ -123,12 +122,7 @@ def _faults_of_labels(tables: Mapping[str, Any], labels: list[str], options: Any
 
 def _columns(path: str, options: Any) -> dict[str, Any]:
     """Return the columns of a table by name, numbers or texts; without rows for a large file."""
-    import numpy as np
-
-    from lmbm_torch.data.formats import arff_text, delimited
-    from lmbm_torch.incoming import ending
-
-    with reading(path, *DAMAGE) as file, warnings.catch_warnings():
+    with reading(path, *delimited.DAMAGE) as file, warnings.catch_warnings():
         # Warnings come when the file is read.
         warnings.simplefilter("ignore")
         is_small, kind = file.stat().st_size <= MOST_BYTES, ending(file)
@@ -146,8 +140,6 @@ def _columns(path: str, options: Any) -> dict[str, Any]:
 def _of_parquet(file: Path) -> dict[str, Any]:
     with naming_extras():
         import pyarrow.parquet
-    import numpy as np
-
     found = pyarrow.parquet.ParquetFile(file)
     names = found.schema_arrow.names
     if found.metadata.num_rows * len(names) > MOST_BYTES // 8:
@@ -160,8 +152,6 @@ def _of_parquet(file: Path) -> dict[str, Any]:
 
 def _cell(value: Any) -> Any:
     """Return a value of a Parquet file: lists as texts in JSON, texts of missing values as None."""
-    from lmbm_torch.data.tables.names import MISSING
-
     if isinstance(value, list | dict):
         return json.dumps(value, default=str)
     text = value.strip() if isinstance(value, str) else value

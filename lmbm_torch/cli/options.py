@@ -103,7 +103,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     """Parse options; refuse an existing output without ``--force``, unless input and output are folders."""
     options = with_rules_of_run(parser.parse_args(arguments))
     file = getattr(options, "file", None)
-    is_of_folders = None not in (options.output, file) and options.output.is_dir() and file.is_dir()
+    is_of_folders = all(path is not None and path.is_dir() for path in (options.output, file))
     if options.output is not None and options.output.exists() and not (options.force or is_of_folders):
         parser.error(f"--output: {options.output} exists; --force overwrites it")
     return options

@@ -13,8 +13,8 @@ import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 474
-MOST_LINES = 82_935
-MOST_CODE = 50_305
+MOST_LINES = 82_932
+MOST_CODE = 50_318
 # In packages, and in modules besides.
 MOST_NAMES = 176
 MOST_NAMES_OF_MODULES = 81
