@@ -158,8 +158,12 @@ def open_compressed(file: Path) -> IO[bytes]:
 
 def check_archive(file: Path, archive: zipfile.ZipFile) -> None:
     """Raise ValueError if the unpacked entries of a zip archive are too large for the size of the file."""
-    size, most = sum(entry.file_size for entry in archive.infolist()), _most(file)
-    if size > most:
+    check_growth(file, sum(entry.file_size for entry in archive.infolist()))
+
+
+def check_growth(file: Path, size: int) -> None:
+    """Raise ValueError if so many unpacked bytes are too many for the size of the file."""
+    if size > (most := _most(file)):
         raise ValueError(_refusal(file, most))
 
 

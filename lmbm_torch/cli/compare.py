@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from lmbm_torch.cli.configuration import CONFIGURATION, check_given, in_a_sentence
+from lmbm_torch.cli.configuration import CONFIGURATION, in_a_sentence
 from lmbm_torch.cli.given_files import check_files
 from lmbm_torch.extras import naming_extras
 
@@ -40,8 +40,7 @@ def main(config: DictConfig) -> None:
 def _run(config: DictConfig) -> None:
     # Sequences are refused below, for a better reason than a missing path.
     if config.data._target_ != "lmbm_torch.data.read_conll":
-        check_given(config, config.keys())
-        check_files(config)
+        check_files(config, config.keys())
     # At use: mistakes on the command line are reported before.
     from rich.console import Console
 

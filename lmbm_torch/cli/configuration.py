@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
@@ -60,14 +59,6 @@ def in_a_sentence(command: str) -> Iterator[None]:
     # Hydra makes the folder before the job begins.
     with suppress(OSError):
         Path(hydra.runtime.output_dir).rmdir()
-
-
-def check_given(config: DictConfig, groups: Collection[Any]) -> None:
-    """Raise ValueError if a key of these groups has no value yet (``???``)."""
-    missing = sorted(key for key in OmegaConf.missing_keys(config) if key.split(".")[0] in groups)
-    if missing:
-        words = " ".join(f"{key}=…" for key in missing)
-        raise ValueError(f"{', '.join(missing)}: expected a value, got none: add {words}")
 
 
 def check_callbacks(config: DictConfig) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmbm_torch.extras import uncollected
-from lmbm_torch.files import CONFIG, RULES
+from lmbm_torch.files import CONFIG, MODEL, RULES
 from lmbm_torch.persistence.trusted import SavedConfiguration
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse options; refuse an existing output without ``--force``, unless input and output are folders."""
     options = with_rules_of_run(parser.parse_args(arguments))
-    is_of_folders = options.output is not None and options.output.is_dir() and _is_folder(options)
+    file = getattr(options, "file", None)
+    is_of_folders = all(path is not None and path.is_dir() for path in (options.output, file))
     if options.output is not None and options.output.exists() and not (options.force or is_of_folders):
         parser.error(f"--output: {options.output} exists; --force overwrites it")
     return options
@@ -111,8 +112,11 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 def check_files(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Exit with all named files that do not exist."""
     named = {"model": options.model, "file": options.file, "--rules": options.rules}
-    if absent := [name for name, path in named.items() if path is not None and not path.exists()]:
-        found = [f"{name}: expected a file or a folder, found none at {named[name]}" for name in absent]
+    absent = [name for name, path in named.items() if path is not None and not path.exists()]
+    found = [f"{name}: expected a file or a folder, found none at {named[name]}" for name in absent]
+    if options.model.is_dir() and not (options.model / MODEL).is_file():
+        found.append(f"model: expected a run directory with {MODEL}, found none in {options.model}")
+    if found:
         parser.error("; ".join(found))
 
 
@@ -122,10 +126,6 @@ def with_rules_of_run(options: argparse.Namespace) -> argparse.Namespace:
     if options.rules is None and (folder / CONFIG).is_file() and (folder / RULES).is_file():
         options.rules = folder / RULES
     return options
-
-
-def _is_folder(options: argparse.Namespace) -> bool:
-    return getattr(options, "file", None) is not None and options.file.is_dir()
 
 
 def opened_model(options: argparse.Namespace) -> Predictor:
@@ -143,7 +143,8 @@ def opened_model(options: argparse.Namespace) -> Predictor:
         return saved
     if not isinstance(saved.schema, Schema):
         raise ValueError("--unknown: expected none for a model that was trained without a table")
-    return replace(saved, schema=saved.schema.with_unknown(options.unknown))
+    encoding = replace(saved.schema.encoding, unknown=options.unknown)
+    return replace(saved, schema=replace(saved.schema, encoding=encoding))
 
 
 def chosen(options: argparse.Namespace, saved: Predictor, top_k: int = 1) -> tuple[Predictor, Decoder | None]:

@@ -65,7 +65,8 @@ def predict(options: Namespace, saved: Predictor) -> None:
         raise ValueError(f"--top-k: expected 1, but for an --output that ends in .csv, got {options.top_k}")
     else:
         write_columns(options.output, tokens, [[tag] for tag in tables.tags(saved, found)], mode)
-    _print_unknown(saved, tokens)
+    for sentence in _unknown_values(saved, tokens):
+        print_line(sentence)
     if options.output is not None:
         of_all = counted(certificates.rows, "sequence")
         print_line(f"{of_all}, {certificates.proven} proven optimal, by dynamic programming")
@@ -150,11 +151,6 @@ def _title(options: Namespace, data: SequenceData, chosen: np.ndarray) -> str:
         return f"{options.model} on {count} sequences of {options.file.name}"
     part = options.part or ("test" if data.num_folds > 1 else "all")
     return f"{options.model} on the {count} {part} sequences of {data.name}"
-
-
-def _print_unknown(saved: Predictor, tokens: Tokens) -> None:
-    for sentence in _unknown_values(saved, tokens):
-        print_line(sentence)
 
 
 def _unknown_values(saved: Predictor, tokens: Tokens) -> list[str]:

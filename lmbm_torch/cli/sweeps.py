@@ -56,7 +56,8 @@ def tables(jobs: Sequence[dict[str, str]], found: Sequence[dict[str, float]], wi
     """
     from rich.table import Table
 
-    varied = [key for key in dict.fromkeys(key for job in jobs for key in job) if differs(jobs, key)]
+    keys = dict.fromkeys(key for job in jobs for key in job)
+    varied = [key for key in keys if len({job.get(key) for job in jobs}) > 1]
     measured = [name for name in MEASURES if any(name in each for each in found)]
     numbered = [["job", *map(str, range(len(jobs)))]]
     told = [[key, *(job.get(key, "") for job in jobs)] for key in varied]
@@ -94,11 +95,6 @@ def jobs_of(overrides: Sequence[str]) -> list[dict[str, str]]:
         )
         told[each.get_key_element()] = list(values)
     return [dict(zip(told, values, strict=True)) for values in product(*told.values())]
-
-
-def differs(jobs: Sequence[dict[str, str]], key: str) -> bool:
-    """Return whether jobs have different values of a key."""
-    return len({job.get(key) for job in jobs}) > 1
 
 
 def metrics_of(folder: Path) -> dict[str, float]:

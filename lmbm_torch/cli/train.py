@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from lmbm_torch.cli.configuration import CONFIGURATION, check_callbacks, check_given, in_a_sentence
+from lmbm_torch.cli.configuration import CONFIGURATION, check_callbacks, in_a_sentence
 from lmbm_torch.cli.given_files import check_files
 from lmbm_torch.cli.typed import Estimation
 
@@ -44,10 +44,9 @@ def _run(config: DictConfig) -> None:
                 "is called as it is"
             )
         is_estimator = config.get("estimator") is not None
-        check_given(config, Estimation.__annotations__ if is_estimator else config.keys())
         if not is_estimator:
             check_callbacks(config)
-        check_files(config)
+        check_files(config, Estimation.__annotations__ if is_estimator else config.keys())
     # Imported here, so that mistakes on the command line are reported before these slow imports.
     from lmbm_torch.cli import estimated, jobs
 

@@ -117,7 +117,9 @@ def tried(
         Exception: the error of the first failed trial; the results of earlier trials are stored.
     """
     every = [(name, split) for split in range(settings.splits) for name in methods]
-    files = {trial: folder / TRIALS / f"{_slug(data.name, *trial)}.json" for trial in every}
+    texts = {(name, split): f"{data.name} {name} split {split}".lower() for name, split in every}
+    slugs = {trial: re.sub(r"[^a-z0-9]+", "_", text).strip("_") for trial, text in texts.items()}
+    files = {trial: folder / TRIALS / f"{slug}.json" for trial, slug in slugs.items()}
     found: dict[tuple[str, int], Result] = {
         trial: json.loads(file.read_text(encoding="utf-8")) for trial, file in files.items() if file.exists()
     }
@@ -177,10 +179,6 @@ def _tried(given: tuple[MultilabelData, Settings], trial: tuple[tuple[str, int],
 
 def _counted(found: Collection[Any], every: Collection[Any]) -> str:
     return f"{len(found)} of {len(every)} trials"
-
-
-def _slug(data: str, method: str, split: int) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", f"{data} {method} split {split}".lower()).strip("_")
 
 
 def try_tuned(data: MultilabelData, method: Tuned, settings: Settings, seed: int) -> Result:

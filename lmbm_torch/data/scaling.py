@@ -60,7 +60,7 @@ class Scaling(Stored):
                 every zero a value.
         """
         check_shape("rows", rows, rows.shape[0], len(self.mean))
-        if self._changes_nothing:
+        if not self.unit_rows and bool((self.mean == 0).all()) and bool((self.scale == 1).all()):
             return rows
         if rows.layout == torch.sparse_csr:
             return self._transform_csr(rows)

@@ -48,7 +48,9 @@ class SevenSegment(MultilabelData):
 
     def __init__(self) -> None:
         images, digits = bundled_digits()
-        train = _train_rows()
+        file = resources.files("lmbm_torch.data").joinpath("seven_segment_train.txt")
+        _, *lines = file.read_text(encoding="utf-8").splitlines()
+        train = np.array([int(row) for line in lines for row in line.split()])
         super().__init__(
             name="seven_segment",
             features=(images / 16).astype(np.float32),
@@ -64,9 +66,3 @@ class SevenSegment(MultilabelData):
     def codes() -> Float[np.ndarray, "digits segments"]:
         """Return the segments a … g that show each digit, float32."""
         return np.array([[segment in lit for segment in SEGMENTS] for lit in _LIT], dtype=np.float32)
-
-
-def _train_rows() -> Int[np.ndarray, " train"]:
-    text = resources.files("lmbm_torch.data").joinpath("seven_segment_train.txt").read_text(encoding="utf-8")
-    _, *lines = text.splitlines()
-    return np.array([int(row) for line in lines for row in line.split()])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.data.formats.table import ArrowFrame, new_rows
+from lmbm_torch.data.formats.table import new_rows
 from lmbm_torch.data.tables.frames import open_frame
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import Mode, check_free, reading, replacing
@@ -144,7 +144,7 @@ def _write_part(
                 continue
             table = pyarrow.Table.from_batches([batch])
             # Relative paths of images begin at the folder of the file.
-            rows = replace(open_frame(ArrowFrame(table)), folder=str(folder))
+            rows = replace(open_frame(table), folder=str(folder))
             predictions, texts = answer(new_rows(rows, saved.schema, labelled=False))
             of_rows = {name: table[name].to_pylist() for name in named} | dict(texts)
             found: Any = table_rows(saved, predictions, of_rows)

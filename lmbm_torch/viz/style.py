@@ -33,7 +33,7 @@ class AnyScript(Figure):
             assert isinstance(text, Text)
             if text.get_text().isascii():
                 continue
-            further, without = _fonts_for(text.get_text())
+            further, without = further_fonts(text.get_text())
             if further:
                 text.set_fontfamily([*rcParams["font.family"], *further])
             lacking += without
@@ -46,14 +46,9 @@ class AnyScript(Figure):
             return super().get_tightbbox(*arguments, **options)
 
 
-def further_fonts(text: str) -> tuple[str, ...]:
-    """Return installed fonts for the letters of a text that the default font does not have."""
-    return _fonts_for(text)[0]
-
-
 @cache
-def _fonts_for(text: str) -> tuple[tuple[str, ...], str]:
-    """Return the further fonts, and the letters that no font has."""
+def further_fonts(text: str) -> tuple[tuple[str, ...], str]:
+    """Return installed fonts for letters that the default font does not have, and letters of no font."""
     # Control characters, such as line breaks, need no glyph.
     letters = {ord(letter) for letter in text if unicodedata.category(letter) != "Cc"}
     missing, found = letters - _characters(findfont(FontProperties())), []

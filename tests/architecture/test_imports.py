@@ -154,7 +154,7 @@ LEAVES = {
     "PIL": {"data.tables.pretrained"},
     "huggingface_hub": {"data.tables.pretrained"},
     "platformdirs": {"data.tables.embedding_cache"},
-    "pyarrow": {"data.formats.table", "prediction.parquet"},
+    "pyarrow": {"cli.given_files", "data.formats.table", "prediction.parquet"},
     "sentence_transformers": {"data.tables.pretrained"},
     "timm": {"data.tables.pretrained"},
     "transformers": {"data.tables.pretrained"},

@@ -97,3 +97,33 @@ def test_training_by_epochs_keeps_the_rules_of_classes(frame, tmp_path):
     )
     with (tmp_path / "found.csv").open() as stream:
         assert {row["colour"] for row in csv.DictReader(stream)} <= {"a green", "blue", "red"}
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "arff"])
+def test_all_faults_of_a_table_come_at_once_in_the_spelling_of_the_shell(tmp_path, ending):
+    cells = [*"123456", "50%", "n.a."]
+    frame = pd.DataFrame({"a": cells, "sun": [0, 1] * 4, "colour": ["yes", "no"] * 3 + ["maybe", "no"]})
+    file = tmp_path / f"mine.{ending}"
+    frame.to_csv(file, index=False) if ending == "csv" else frame.to_parquet(file)
+    if ending == "arff":
+        header = "@relation r\n@attribute a string\n@attribute sun {0,1}\n@attribute colour string\n@data\n"
+        rows = frame.map(lambda cell: f"'{cell}'" if isinstance(cell, str) else cell)
+        file.write_text(header + rows.to_csv(index=False, header=False).replace('"', ""))
+    config = composed(file, "data.ignore=b", "rules=none.txt")
+    config.data.test = "???"
+    with pytest.raises(ValueError, match="rules: ") as faults:
+        check_files(config, ["data"])
+    test, rules, ignored, label, column = str(faults.value).split("\n  ")
+    assert test.startswith("data.test: expected a value")
+    assert rules.startswith("rules: expected a file")
+    assert ignored.startswith("data.ignore: expected names of columns, got 'b'")
+    assert label.startswith("data.train: label 'colour': expected 0, 1")
+    assert "data.label_words=" in label
+    assert column.startswith("data.train: column 'a': expected numbers, got texts such as ['n.a.', '50%']")
+    assert "data.odd_numbers='coerce'" in column
+
+
+def test_a_wrong_pair_of_words_is_named_by_its_option(frame, tmp_path):
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    with pytest.raises(ValueError, match=r"^data.label_words: expected two different words"):
+        check_files(composed(tmp_path / "mine.csv", "data.label_words=[a]"))

@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from scipy.sparse import csr_array
 
-from lmbm_torch.cli import compare, options, showing
+from lmbm_torch.cli import compare, options, predict, showing
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.scaling import standardise, usual
 from lmbm_torch.prediction import reading, tables
@@ -248,3 +248,11 @@ def test_titles_say_what_was_measured_on_what(tmp_path, monkeypatch, file, part,
     asked = SimpleNamespace(model=Path("run"), file=file and Path(file), part=part)
     data = SimpleNamespace(name="mine", test=np.arange(num_test))
     assert options.title(asked, data, 9) == words
+
+
+def test_a_folder_without_a_model_is_found_with_other_faults(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        predict.main([str(tmp_path), str(tmp_path / "none.csv")])
+    said = capsys.readouterr().err
+    assert "file: expected a file or a folder" in said
+    assert "model: expected a run directory with model.safetensors" in said

@@ -96,3 +96,10 @@ def test_convolutions_are_trained_along(shop, tmp_path):
     trainer.fit(module, data)
     assert (module.model.encoder.layers[0].weight != before).any()
     assert data.data.schema.columns[0].kind == "images"
+
+
+def test_a_missing_image_is_found_at_once(shop, tmp_path):
+    (tmp_path / "shop.csv").write_text("photo,review,red,dry\nnone.png,a,0,1\n,b,1,0\n")
+    with pytest.raises(ValueError, match=r"column 'photo': expected paths of images, got 1 without a file"):
+        check_files(composed(tmp_path, "data.image=photo"))
+    check_files(composed(shop, "data.image=photo"))

@@ -175,3 +175,9 @@ def test_uncertain_labels_have_the_value_of_their_convention(tmp_path, uncertain
 def test_other_conventions_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"uncertain: expected one of \['zeros', .* got 'maybe'"):
         read_table(written(tmp_path, [1, -1, 0]), "sun", uncertain="maybe")
+
+
+@pytest.mark.parametrize("values", [["true", "false"], [True, False]])
+def test_words_may_turn_booleans_round(values):
+    frame = pd.DataFrame({"x": [0.5, 1.5] * 3, "kept": values * 3})
+    assert read_table(frame, "kept", label_words=["true", "false"]).labels[:2, 0].tolist() == [0, 1]

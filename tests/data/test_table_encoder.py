@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,10 +14,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from lmbm_torch import load, save
-from lmbm_torch.data import TableEncoder
-from lmbm_torch.data.tables.columns import written_numbers
-from lmbm_torch.data.tables.names import MISSING
+from lmbm_torch import LMSBNClassifier, load, save
+from lmbm_torch.data import TableEncoder, read_table
+from lmbm_torch.data.tables.names import MISSING, written_numbers
 
 TEXTS = ["dry red wine", "dry white wine", "sweet red port", "sweet white wine"]
 
@@ -194,7 +194,7 @@ def test_all_faults_of_a_frame_are_told_at_once():
     with pytest.raises(ValueError, match=r"column 'a': .*'-'.*; column 'c': .*'5%'"):
         TableEncoder().fit(frame)
     lists = pd.DataFrame({"a": [[1], [2]], "b": [{1}, {2}]})
-    with pytest.raises(ValueError, match=r"column 'a': .* got \['list'\].*column 'b': .* got \['set'\]"):
+    with pytest.raises(ValueError, match=r"column 'a': .* got lists; .*column 'b': .* got lists"):
         TableEncoder().fit(lists)
 
 
@@ -275,3 +275,53 @@ def test_an_encoder_is_a_transformer_that_files_hold(tmp_path):
 def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         TableEncoder(**options).fit(wines())
+
+
+@pytest.mark.parametrize(
+    ("given", "later"),
+    [
+        ([True, False], ["True", "False"]),
+        (["TRUE", "FALSE"], [True, False]),
+        ([True, False, None], ["true", "false", "maybe"]),
+        (["True", "False", "maybe"], [True, False]),
+    ],
+)
+def test_booleans_of_files_are_those_of_frames(given, later):
+    encoder = TableEncoder(unknown="zeros").fit(pd.DataFrame({"organic": given * 6}))
+    found = encoder.transform(pd.DataFrame({"organic": later}))
+    expected = encoder.transform(pd.DataFrame({"organic": given})[:2])
+    assert (expected[0] != expected[1]).any()
+    np.testing.assert_array_equal(found[:2], expected)
+
+
+class DataSet:
+    """The part of a data set of Hugging Face that is read: names of columns, features, and pandas."""
+
+    def __init__(self, frame, **kinds):
+        self.frame, self.features = frame, dict.fromkeys(frame.columns) | kinds
+        self.column_names = [*frame.columns]
+
+    def __getitem__(self, name):
+        return self.frame[name].tolist()
+
+    def to_pandas(self):
+        return self.frame.copy()
+
+
+def test_data_sets_of_hugging_face_are_frames():
+    kind = SimpleNamespace(names=["dry", "red", "sweet"])
+    texts = pd.DataFrame({"text": TEXTS * 4, "land": ["Spain", "Italy", None, "Italy"] * 4})
+    sets = [["red", "dry"], ["dry"], ["red", "sweet"], ["sweet"]] * 4
+    codes = [np.array([kind.names.index(name) for name in each]) for each in sets]
+    labels = DataSet(pd.DataFrame({"labels": codes}), labels=SimpleNamespace(feature=kind))
+    model = LMSBNClassifier(random_state=0).fit(DataSet(texts), labels)
+    expected = LMSBNClassifier(random_state=0).fit(texts, sets)
+    assert model.label_names_ == ("dry", "red", "sweet")
+    np.testing.assert_array_equal(model.predict(DataSet(texts)), expected.predict(texts))
+    assert model.score(DataSet(texts), labels) == expected.score(texts, sets)
+    classes = DataSet(texts.assign(taste=[0, 1, 2, -1] * 4), taste=kind)
+    data = read_table(classes, ["taste"])
+    assert data.label_names == ("taste=dry", "taste=red", "taste=sweet")
+    np.testing.assert_array_equal(data.labels[:4], [*np.eye(3), [np.nan] * 3])
+    lists = DataSet(texts.assign(labels=codes), labels=SimpleNamespace(feature=kind))
+    np.testing.assert_array_equal(read_table(lists, ["labels"]).labels[:2], [[1, 1, 0], [1, 0, 0]])

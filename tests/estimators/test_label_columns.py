@@ -11,7 +11,12 @@ from problems.dependent import problem
 from sklearn.linear_model import LogisticRegression
 
 from lmbm_torch import load
-from lmbm_torch.estimators import IndependentLabelsClassifier, LMSBNClassifier, StructuralSVMClassifier
+from lmbm_torch.estimators import (
+    IndependentLabelsClassifier,
+    KernelLogisticRegression,
+    LMSBNClassifier,
+    StructuralSVMClassifier,
+)
 from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.prediction.predictor import Predictor
 
@@ -111,3 +116,18 @@ def test_uncertain_labels_stand_beside_classes():
     assert model.score(X, uncertain) == by_hand.score(
         X, FRAME.assign(sun=np.where(doubt, np.nan, FRAME["sun"]))
     )
+
+
+@pytest.mark.parametrize("words", [("no", "yes"), ("false", "true")])
+def test_words_stand_beside_numbers(words):
+    frame = pd.DataFrame({"sun": np.where(FRAME["sun"], words[1], words[0]), "sea": LABELS[:, 1]})
+    frame.loc[3, "sun"] = None
+    numbers = LABELS[:, :2].copy()
+    numbers[3, 0] = np.nan
+    np.testing.assert_array_equal(network().fit(X, frame).coef_, network().fit(X, numbers).coef_)
+
+
+def test_classes_may_stand_in_arrow_arrays():
+    pyarrow = pytest.importorskip("pyarrow")
+    found = KernelLogisticRegression().fit(X, pyarrow.array(COLOURS.tolist()))
+    np.testing.assert_array_equal(found.predict(X), KernelLogisticRegression().fit(X, COLOURS).predict(X))

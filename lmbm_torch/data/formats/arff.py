@@ -18,7 +18,7 @@ from lmbm_torch.data.formats import arff_text
 from lmbm_torch.data.tables.labels import WORDS
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
-from lmbm_torch.incoming import UNREADABLE, title
+from lmbm_torch.incoming import UNREADABLE, open_compressed, title
 from lmbm_torch.shapes import Float
 
 # Types of attributes that cannot be features, as messages call them.
@@ -75,8 +75,9 @@ def read_arff(
 
 
 def _names_of_mulan(path: str | PathLike) -> list[str]:
-    with reading(path, ElementTree.ParseError, LookupError, argument="labels") as file:
-        elements = ElementTree.parse(file).getroot().iter()
+    damage = ElementTree.ParseError, LookupError, *UNREADABLE
+    with reading(path, *damage, argument="labels") as file, open_compressed(file) as stream:
+        elements = ElementTree.parse(stream).getroot().iter()
         names = [element.get("name", "") for element in elements if element.tag.rpartition("}")[2] == "label"]
         if not all(names) or not names:
             raise ValueError("expected <label name=…> elements")

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from lmbm_torch.data.tables.names import as_numbers
 from lmbm_torch.incoming import lines
 
 _QUOTED = r"""'(?P<one>(?:[^'\\]|\\.)*)'|"(?P<two>(?:[^"\\]|\\.)*)\""""
@@ -71,6 +74,23 @@ class Content:
                 raise ValueError(
                     f"line {line}: attribute {name!r}: expected {wanted}, got {value!r}"
                 ) from None
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return the columns of a dense file: numbers, NaN if missing, or texts.
+
+        Raises:
+            ValueError: a sparse file, no row, or see :meth:`codes`.
+        """
+        if self.is_sparse:
+            raise ValueError("expected a dense ARFF file; read_arff (data=arff) reads sparse ones")
+        if not self.rows:
+            raise ValueError("expected at least one row, got none")
+        columns = {}
+        for number, (name, kind) in enumerate(self.attributes.items()):
+            values = [row[number] for row in self.rows]
+            numbers = self.codes(name, values, self.lines) if kind == NUMERIC else None
+            columns[name] = as_numbers(values) if numbers is None else np.array([*numbers])
+        return columns
 
 
 def read(file: Path, *, header_alone: bool = False) -> Content:

@@ -14,7 +14,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from lmbm_torch.data.tables.names import MISSING, check_names
+import numpy as np
+
+from lmbm_torch.data.tables.names import MISSING, as_numbers, check_names
 from lmbm_torch.incoming import UNREADABLE, encoding_of, ending, lines
 
 ENDINGS = (".csv", ".tsv", ".arff", ".parquet")
@@ -60,7 +62,9 @@ def opened(
         ValueError: columns without a name or of the same name; on reading rows, another number of values; the
             message names the line.
     """
-    _check_delimiter(delimiter)
+    given: Any = delimiter
+    if given is not None and (not isinstance(given, str) or len(given) != 1 or given in '\r\n"'):
+        raise ValueError(f"delimiter: expected one character, no quote or line end, got {given!r}")
     encoding = encoding_of(file, encoding)
     if delimiter is None:
         with lines(file, encoding) as text:
@@ -78,29 +82,23 @@ def opened(
         yield Delimited(names, delimiter, _rows(reader, skipped, len(names)))
 
 
-def texts(file: Path, delimiter: str | None, encoding: str | None, most: int) -> dict[str, list[str | None]]:
-    """Return the columns of a CSV file as texts, None for missing values; without rows for a large file.
+def columns(found: Delimited) -> dict[str, np.ndarray]:
+    """Return the columns of a CSV file: numbers, NaN if missing, if all values are numbers; else texts.
 
-    Args:
-        most: bytes up to which the rows are read.
+    If values are separated by another character than a comma, a comma may be the decimal sign (``1,5``).
 
     Raises:
-        csv.Error, ValueError: see :func:`opened`.
+        csv.Error, ValueError: no row, or see :func:`opened`.
     """
-    with opened(file, delimiter, encoding=encoding) as found:
-        rows = [*found.rows] if file.stat().st_size <= most else []
-    columns = zip(*rows, strict=True) if rows else ((),) * len(found.names)
-    return {
-        name: [None if text.strip() in MISSING else text.strip() for text in column]
-        for name, column in zip(found.names, columns, strict=True)
-    }
-
-
-def _check_delimiter(delimiter: Any) -> None:
-    if delimiter is None:
-        return
-    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '\r\n"':
-        raise ValueError(f"delimiter: expected one character, no quote or line end, got {delimiter!r}")
+    cells = [*found.rows]
+    if not cells:
+        raise ValueError("expected at least one row, got none")
+    has_comma = found.delimiter != ","
+    columns = (
+        as_numbers([None if text in MISSING else text for text in map(str.strip, each)], has_comma)
+        for each in zip(*cells, strict=True)
+    )
+    return dict(zip(found.names, columns, strict=True))
 
 
 def _sniffed(head: Sequence[str], expected: str | None, usual: str) -> str:

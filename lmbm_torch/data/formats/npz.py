@@ -77,17 +77,13 @@ def open_archive(path: str | PathLike, argument: str = "path") -> Iterator[NpzFi
             if damaged := checked.testzip():
                 raise ValueError(f"{damaged} is corrupted")
             for entry in checked.infolist():
-                _check_header(checked, entry)
+                try:
+                    with checked.open(entry) as stream:
+                        read_header(stream, entry.file_size)
+                except ValueError as error:
+                    raise ValueError(f"{entry.filename}: {error}") from error
         with np.load(file, allow_pickle=False) as archive:
             yield archive
-
-
-def _check_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    with archive.open(entry) as stream:
-        try:
-            read_header(stream, entry.file_size)
-        except ValueError as error:
-            raise ValueError(f"{entry.filename}: {error}") from error
 
 
 def _part(name: str, archive: NpzFile, suffix: str, num_unknown: int | None = None) -> MultilabelData:

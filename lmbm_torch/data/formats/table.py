@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
@@ -16,15 +15,15 @@ from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.formats import arff_text, delimited
 from lmbm_torch.data.formats.delimited import DAMAGE, ENDINGS
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
-from lmbm_torch.data.tables.columns import Table, as_numbers, as_texts, naming
+from lmbm_torch.data.tables.columns import Table, as_texts, naming
 from lmbm_torch.data.tables.encoding import TableOptions, fit_encoding
 from lmbm_torch.data.tables.frames import is_frame, open_frame
 from lmbm_torch.data.tables.labels import UNCERTAIN, check_left, fit_labels
-from lmbm_torch.data.tables.names import MISSING, check_names, matching
+from lmbm_torch.data.tables.names import matching
 from lmbm_torch.data.tables.schema import Schema, label_matrix
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
-from lmbm_torch.incoming import ending, title
+from lmbm_torch.incoming import check_growth, ending, title
 
 
 def is_table(path: str | PathLike) -> bool:
@@ -40,7 +39,7 @@ def open_table(
     A CSV file starts with a line of names, behind a line ``sep=;`` if there is one. A column is numeric if
     every value that is not missing is a number, else a column of texts. If values are separated by another
     character than a comma, a comma may be the decimal sign (``1,5``). In an ARFF file nominal values that are
-    all numbers count as numbers, and dates are texts. Data frames are those of pandas, polars and Arrow.
+    all numbers count as numbers, and dates are texts. Frames are of pandas, polars, Arrow, Hugging Face.
 
     Args:
         delimiter, expected: see :func:`~lmbm_torch.data.formats.delimited.opened`.
@@ -63,19 +62,11 @@ def open_table(
         )
     with reading(source, *DAMAGE) as file:
         if ending(file) in (".parquet", ".arff"):
-            found = _from_parquet(file) if ending(file) == ".parquet" else _from_arff(file)
+            is_arff = ending(file) == ".arff"
+            found = Table(title(file), arff_text.read(file).columns()) if is_arff else _from_parquet(file)
             return replace(found, folder=str(file.parent))
         with delimited.opened(file, delimiter, expected, encoding) as found:
-            cells = [*found.rows]
-        if not cells:
-            raise ValueError("expected at least one row, got none")
-        has_comma = found.delimiter != ","
-        columns = (
-            as_numbers([None if text in MISSING else text for text in map(str.strip, each)], has_comma)
-            for each in zip(*cells, strict=True)
-        )
-        read = dict(zip(found.names, columns, strict=True))
-        return Table(title(file), read, found.delimiter, folder=str(file.parent))
+            return Table(title(file), delimited.columns(found), found.delimiter, folder=str(file.parent))
 
 
 def cells(
@@ -101,45 +92,12 @@ def _from_parquet(file: Path) -> Table:
         import pyarrow.parquet
 
     try:
+        about = pyarrow.parquet.read_metadata(file)
+        check_growth(file, 8 * about.num_rows * about.num_columns)  # Numbers of 8 bytes.
         table = pyarrow.parquet.read_table(file)
     except pyarrow.ArrowException as error:
         raise ValueError(str(error)) from error
-    return replace(open_frame(ArrowFrame(table)), name=file.stem)
-
-
-class ArrowFrame:
-    """An Arrow table as a data frame, with lists as texts in JSON."""
-
-    def __init__(self, table: Any) -> None:
-        self.table, self.columns = table, table.column_names
-
-    def __getitem__(self, name: str) -> Any:
-        column = self.table[name]
-        if not any(word in str(column.type) for word in ("list", "array")):
-            return column
-        texts = [None if each is None else json.dumps(each, default=str) for each in column.to_pylist()]
-        return _Texts(texts)
-
-
-class _Texts(list):
-    def to_numpy(self) -> np.ndarray:
-        return np.array(self, dtype=object)
-
-
-def _from_arff(file: Path) -> Table:
-    content = arff_text.read(file)
-    if content.is_sparse:
-        raise ValueError("expected a dense ARFF file; read_arff (data=arff) reads sparse ones")
-    check_names([*content.attributes])
-    if not content.rows:
-        raise ValueError("expected at least one row, got none")
-    columns = {}
-    for number, (name, kind) in enumerate(content.attributes.items()):
-        values = [row[number] for row in content.rows]
-        is_number = kind == arff_text.NUMERIC
-        found = content.codes(name, values, content.lines) if is_number else ()
-        columns[name] = np.array([*found]) if is_number else as_numbers(values)
-    return Table(title(file), columns)
+    return replace(open_frame(table), name=file.stem)
 
 
 MissingLabels = Literal["unknown", "negative"]
@@ -230,7 +188,11 @@ def read_table(
         if missing_labels == "negative":
             table = _without_missing(table, label_names)
         together = None if groups is None else groups_of(table, groups)
-        tested = _held_out(table, label_names, test_fraction, seed, test_splitter, together)
+        tested = np.zeros(table.num_rows, np.bool_)
+        if test_fraction:
+            known = label_matrix(table, label_names)
+            drawn = held_out(known, test_fraction, seed, test_splitter, together, argument="test_fraction")
+            tested[drawn[1]] = True
         ids = matching("id_columns", id_columns, list(table.columns))
         left_out = {*label_names, *ids, *([] if groups is None else [groups])}
         part = replace(table, columns={name: values[~tested] for name, values in table.columns.items()})
@@ -301,19 +263,3 @@ def groups_of(table: Table, column: str) -> np.ndarray:
     if absent := int(is_missing(values).sum()):
         raise ValueError(f"groups: expected a group for every row, got none for {absent} in {column!r}")
     return np.array(as_texts(values))
-
-
-def _held_out(
-    table: Table,
-    label_names: Sequence[str],
-    fraction: float,
-    seed: int,
-    splitter: Splitter,
-    groups: np.ndarray | None,
-) -> np.ndarray:
-    rows = np.zeros(table.num_rows, np.bool_)
-    if fraction:
-        labels = label_matrix(table, label_names)
-        drawn = held_out(labels, fraction, seed, splitter, groups, argument="test_fraction")[1]
-        rows[drawn] = True
-    return rows

@@ -14,11 +14,10 @@ from scipy.sparse import csc_array
 
 from lmbm_torch.checks import is_missing
 from lmbm_torch.data.features import Features
+from lmbm_torch.data.tables.names import BOOLEANS, SHOWN, split_numbers, written_numbers
 from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool, Float
 
-# Number of strange values that a message shows.
-SHOWN = 5
 # Seconds of a mean year of the Gregorian calendar.
 YEAR = 31_556_952
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?")
@@ -63,58 +62,6 @@ def naming(table: Table) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{table.name}: {error}") from error
-
-
-def as_numbers(texts: Sequence[str | None], decimal_comma: bool = False) -> np.ndarray:
-    """Convert texts to numbers, NaN for None, if all texts are numbers; else return the texts, as objects.
-
-    ``1_2``, which is a number in Python code, is a text.
-
-    Args:
-        decimal_comma: take ``1,5`` for a number, too, in a column without a point.
-    """
-    try:
-        return np.array([np.nan if text is None else float(text.replace("_", "?")) for text in texts])
-    except ValueError:
-        known = [text for text in texts if text is not None]
-        if decimal_comma and any("," in text for text in known) and not any("." in text for text in known):
-            numbers = as_numbers([None if text is None else text.replace(",", ".") for text in texts])
-            # Commas within texts stay.
-            if numbers.dtype != object:
-                return numbers
-        return np.array(texts, dtype=object)
-
-
-def written_numbers(texts: Sequence[str]) -> dict[str, float]:
-    """Return the numbers among texts in the forms of tables for readers: ``1 000``, ``1,234.5``, ``50%``.
-
-    A per cent is a hundredth. A comma is a sign between thousands (``1,234``), or the decimal sign
-    (``1.234,5``) of all texts, if more texts are numbers by that reading.
-    """
-    found: dict[str, float] = {}
-    for thousands, decimal in ((",", "."), (".", ",")):
-        group = rf"\d{{1,3}}(?:[\s'{thousands}]\d{{3}})+"
-        form = re.compile(rf"([+-]?(?:\d+|{group})(?:\{decimal}\d+)?)(\s?%)?")
-        read = {}
-        for text in texts:
-            if (match := form.fullmatch(text)) is not None:
-                digits = re.sub(rf"[\s'{thousands}]", "", match[1]).replace(decimal, ".")
-                read[text] = float(digits) / (100 if match[2] else 1)
-        if len(read) > len(found):
-            found = read
-    return found
-
-
-def split_numbers(values: np.ndarray) -> tuple[Float[np.ndarray, " rows"], list[str]]:
-    """Return texts as numbers with NaN for words, and the words, each once, in order."""
-    numbers, odd = np.full(len(values), np.nan), {}
-    for row, text in enumerate(values.tolist()):
-        if text is not None:
-            try:
-                numbers[row] = float(text.replace("_", "?"))
-            except ValueError:
-                odd[text] = True
-    return numbers, list(odd)
 
 
 def as_dates(texts: Sequence[str | None]) -> np.ndarray:
@@ -234,18 +181,25 @@ class Column(NamedColumn):
     def _indicators(self, values: np.ndarray, unknown: list[str]) -> Any:
         self.check_missing(is_missing(values))
         texts = as_texts(values)
-        place: dict[Any, int] = {category: index for index, category in enumerate(self.categories or ())}
+        words = [*enumerate(self.categories or ())]
+        # Of a file with further words; data frames have numbers for booleans.
+        place: dict[Any, int] = {BOOLEANS.get(word.lower(), word): at for at, word in words}
+        place |= {word: at for at, word in words}
         codes = np.array([place.get(self.fill if text is None else text, -1) for text in texts])
         if (codes < 0).any() and not self.has_more:
-            self._note(unknown, f"one of its {len(place)} categories", texts, codes < 0)
+            self._note(unknown, f"one of its {len(words)} categories", texts, codes < 0)
         known = np.flatnonzero(codes >= 0)
-        return csc_array((np.ones(len(known)), (known, codes[known])), shape=(len(codes), len(place)))
+        return csc_array((np.ones(len(known)), (known, codes[known])), shape=(len(codes), len(words)))
 
     def _numbers(self, values: np.ndarray, unknown: list[str]) -> Float[np.ndarray, " rows"]:
         if values.dtype == object:
             # A frame may hold numbers as texts.
             texts = values
             values, odd = split_numbers(texts)
+            if np.isnan(values).all():
+                # Booleans beside other words, where training had booleans alone.
+                for text in (text for text in odd if text.lower() in BOOLEANS):
+                    values[texts == text] = float(BOOLEANS[text.lower()])
             for text, number in (written_numbers(odd) if self.written else {}).items():
                 values[texts == text] = number
             strange = np.isnan(values) & ~is_missing(texts)

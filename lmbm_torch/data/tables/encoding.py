@@ -18,17 +18,15 @@ from scipy.sparse import csc_array, hstack
 from lmbm_torch.checks import is_missing, level_of_caller
 from lmbm_torch.data.features import Features, check_dense
 from lmbm_torch.data.tables.columns import (
-    SHOWN,
     Column,
     DateColumn,
     NamedColumn,
     Table,
     as_dates,
     as_texts,
-    split_numbers,
-    written_numbers,
 )
-from lmbm_torch.data.tables.names import matching
+from lmbm_torch.data.tables.labels import are_arrays
+from lmbm_torch.data.tables.names import SHOWN, matching, numbers_of, split_numbers
 from lmbm_torch.data.tables.pictures import check_image_encoder, fit_image_column
 from lmbm_torch.data.tables.texts import (
     JoinedColumn,
@@ -284,10 +282,7 @@ def _fitted(
     if is_categorical:
         column = _categories(name, values, notes, None if is_insisted else options.max_categories)
     elif values.dtype == object:
-        numbers, odd = split_numbers(values)
-        if odd:
-            numbers = _numbers_of(name, values, numbers, odd, written, notes)
-        if numbers is not None:
+        if (numbers := numbers_of(name, values, written, notes)) is not None:
             column = Column(name, None, float(np.median(numbers[~np.isnan(numbers)])), written=written)
         elif (dates := as_dates(values.tolist())).dtype != object:
             column = _dates(name, dates)
@@ -306,35 +301,6 @@ def _fitted(
     return column
 
 
-def _numbers_of(
-    name: str, values: np.ndarray, numbers: np.ndarray, odd: list[str], written: bool, notes: list[str]
-) -> np.ndarray | None:
-    """Return a column of mostly numbers as numbers; None for a column of other texts.
-
-    Raises:
-        ValueError: texts among numbers, if refused.
-    """
-    read = written_numbers(odd)
-    known = np.isin(values, [*read]) | ~np.isnan(numbers)
-    count = int((~is_missing(values)).sum())
-    if 2 * int(known.sum()) <= count:
-        return None
-    strange = [text for text in odd if text not in read]
-    shown = [*strange, *read][:SHOWN]
-    if not written:
-        rows = count - int((~np.isnan(numbers)).sum())
-        raise ValueError(
-            f"column {name!r}: expected numbers, got texts such as {shown} in {rows} of {len(values)} rows; "
-            "odd_numbers='coerce' takes 1 000, 1,234 and 50% for numbers and other texts for missing, "
-            "categorical takes each text for a category"
-        )
-    for text, number in read.items():
-        numbers[values == text] = number
-    if strange:
-        notes.append(f"column {name!r}: texts such as {strange[:SHOWN]} among numbers are missing")
-    return numbers
-
-
 def _dates(name: str, dates: np.ndarray) -> DateColumn:
     known = dates[~np.isnat(dates)].astype(np.int64)
     return DateColumn(name, bool((known % 86_400).any()), int(np.median(known)))
@@ -342,6 +308,9 @@ def _dates(name: str, dates: np.ndarray) -> DateColumn:
 
 def _texts(name: str, values: np.ndarray, options: TableOptions, notes: list[str]) -> NamedColumn | None:
     known = [text for text in as_texts(values) if text is not None]
+    if are_arrays(known):
+        expected = f"column {name!r}: expected numbers, texts or dates"
+        raise ValueError(f"{expected}, got lists; leave the column out with ignore")
     count = len(set(known))
     has_words = 2 * sum(len(text.split()) > 1 for text in known) >= len(known)
     if has_words and count > min(REPEATED_SHARE * len(known), options.max_categories):

@@ -1,7 +1,8 @@
-"""Data frames of pandas, polars and Arrow as tables."""
+"""Data frames of pandas, polars and Arrow, and data sets of Hugging Face, as tables."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime
 from numbers import Number
 from typing import Any
@@ -10,15 +11,41 @@ import numpy as np
 
 from lmbm_torch.checks import is_absent
 from lmbm_torch.data.tables.columns import Table
-from lmbm_torch.data.tables.names import MISSING, check_names
+from lmbm_torch.data.tables.names import MISSING, as_booleans, check_names
 
 # Names of the types of categories in pandas, polars and Arrow, by their first letters.
 _CATEGORIES = ("category", "categorical", "enum", "dictionary")
+_LISTS = list, tuple, set, frozenset, np.ndarray
 
 
 def is_frame(source: Any) -> bool:
-    """Return whether an object has named columns, as data frames of pandas, polars and Arrow have."""
-    return hasattr(source, "columns") and hasattr(source, "__getitem__") and not isinstance(source, dict)
+    """Return whether an object has named columns: a data frame of pandas, polars, Arrow, or Hugging Face."""
+    has_columns = hasattr(source, "columns") or _is_data_set(source)
+    return has_columns and hasattr(source, "__getitem__") and not isinstance(source, dict)
+
+
+def as_frame(source: Any) -> Any:
+    """Return a data set of Hugging Face as a frame of pandas; other objects as given.
+
+    Numbers of three or more classes, and lists of such numbers, become the names of the classes.
+    """
+    if not _is_data_set(source):
+        return source
+    frame = source.to_pandas()
+    for column, kind in source.features.items():
+        inner = getattr(kind, "feature", kind)
+        names = getattr(inner, "names", ())
+        if inner is not kind and names:
+            sets = (each if each is None else [names[code] for code in each] for each in frame[column])
+            frame[column] = [*sets]
+        elif len(names) > 2:
+            # -1 stands for a missing class.
+            frame[column] = [None if not code >= 0 else names[int(code)] for code in frame[column]]
+    return frame
+
+
+def _is_data_set(source: Any) -> bool:
+    return all(hasattr(source, name) for name in ("column_names", "features", "to_pandas"))
 
 
 def column_names(frame: Any) -> list[str]:
@@ -33,7 +60,7 @@ def is_plain(frame: Any) -> bool:
 
 
 def open_frame(frame: Any) -> Table:
-    """Return a data frame as a table, with numbers beside texts in a column as texts.
+    """Return a data frame as a table, with numbers beside texts in a column as texts, and lists in JSON.
 
     Raises:
         ValueError: no row, columns without a name or of the same name, or a column of other values than
@@ -41,6 +68,7 @@ def open_frame(frame: Any) -> Table:
     """
     if isinstance(frame, Table):
         return frame
+    frame = as_frame(frame)
     names = column_names(frame)
     check_names(names)
     columns, categories, faults = {}, [], []
@@ -52,7 +80,7 @@ def open_frame(frame: Any) -> Table:
         if kind.startswith("dictionary"):
             column = column.cast(column.type.value_type)
         try:
-            columns[name] = _from_array(np.asarray(column.to_numpy()))
+            columns[name] = as_column(np.asarray(column.to_numpy()))
         except ValueError as error:
             faults.append(f"column {name!r}: {error}")
     if faults:
@@ -62,7 +90,8 @@ def open_frame(frame: Any) -> Table:
     return Table(type(frame).__name__, columns, categories=frozenset(categories))
 
 
-def _from_array(values: np.ndarray) -> np.ndarray:
+def as_column(values: np.ndarray) -> np.ndarray:
+    """Return values as numbers, dates or texts of a table; ValueError for others."""
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
     if values.dtype.kind == "M":
@@ -77,12 +106,16 @@ def _from_array(values: np.ndarray) -> np.ndarray:
         return np.array([np.nan if value is None else float(value) for value in found])
     if all(issubclass(kind, date) for kind in kinds):
         return np.array([_moment(value) for value in found], dtype="datetime64[s]")
+    if all(issubclass(kind, _LISTS) for kind in kinds):
+        lists = (value.tolist() if isinstance(value, np.ndarray) else value for value in found)
+        texts = [None if each is None else json.dumps([*each], default=str) for each in lists]
+        return np.array(texts, dtype=object)
     if not all(issubclass(kind, str | Number | np.bool_) for kind in kinds):
         raise ValueError(
             f"expected numbers, texts or dates, got {sorted(kind.__name__ for kind in kinds)}; leave the "
             "column out with ignore"
         )
-    return np.array([None if value is None else _text(value) for value in found], dtype=object)
+    return as_booleans([None if value is None else _text(value) for value in found])
 
 
 def _text(value: Any) -> str | None:

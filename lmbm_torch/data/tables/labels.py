@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lmbm_torch.data.tables.names import BOOLEANS, SHOWN
 from lmbm_torch.persistence.stored import Stored
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ UNCERTAIN = {"zeros": 0.0, "ones": 1.0, "ignored": np.nan, "self_trained": np.na
 _UNCERTAIN = "-1"
 # Least number of different texts in a column of classes.
 FEWEST_CLASSES = 3
-# Values in a message.
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,8 @@ class LabelForm(Stored):
             strange = sorted({label for each in sets for label in each or ()} - {*column.labels})
             if strange:
                 raise ValueError(
-                    f"label {column.name!r}: expected names among {list(column.labels[:_SHOWN])} "
-                    f"({len(column.labels)} in training), got {strange[:_SHOWN]}"
+                    f"label {column.name!r}: expected names among {list(column.labels[:SHOWN])} "
+                    f"({len(column.labels)} in training), got {strange[:SHOWN]}"
                 )
             none = 0.0 if column.kind == "names" else np.nan
             for label, name in zip(column.labels, self._names(column), strict=True):
@@ -144,7 +143,9 @@ class LabelForm(Stored):
     def _truths(self, column: LabelColumn, values: np.ndarray) -> np.ndarray:
         table, words = {**WORDS}, self.words
         if words is not None:
-            table |= {words[0].lower(): 0.0, words[1].lower(): 1.0}
+            for truth, word in enumerate(map(str.lower, words)):
+                # Booleans of a table are 1 and 0.
+                table |= dict.fromkeys((word, BOOLEANS.get(word, word)), float(truth))
         if column.kind == "marks":
             table |= dict.fromkeys(MARKS, 1.0)
         if self.has_uncertain:
@@ -156,7 +157,7 @@ class LabelForm(Stored):
         truths = np.array([none if text is None else table.get(text, _number(text)) for text in texts])
         strange = ~(np.isin(truths, (0, 1)) | np.isnan(truths))
         if strange.any():
-            few = sorted(set(values[strange].tolist()), key=str)[:_SHOWN]
+            few = sorted(set(values[strange].tolist()), key=str)[:SHOWN]
             raise ValueError(
                 f"label {column.name!r}: expected 0, 1, true, false, yes, no, x beside empty cells, or a "
                 f"missing value, got {few}; label_words=[absent,present] tells two other words, "
@@ -247,12 +248,12 @@ def are_truths(values: np.ndarray) -> bool:
 
 def has_names(texts: Sequence[Any]) -> bool:
     """Return whether all values are arrays of JSON, or a text has a semicolon between names."""
-    return _are_arrays(texts) or any(isinstance(text, str) and SEPARATOR in text for text in texts)
+    return are_arrays(texts) or any(isinstance(text, str) and SEPARATOR in text for text in texts)
 
 
 def _kind(values: np.ndarray, words: tuple[str, str] | None, separator: str | None) -> str:
     texts = [text for text in values.tolist() if text is not None]
-    if _are_arrays(texts):
+    if are_arrays(texts):
         return "arrays"
     if separator is not None or has_names(texts):
         return "names"
@@ -269,7 +270,8 @@ def _kind(values: np.ndarray, words: tuple[str, str] | None, separator: str | No
     return "classes" if is_repeated and are_others else "truths"
 
 
-def _are_arrays(texts: Sequence[Any]) -> bool:
+def are_arrays(texts: Sequence[Any]) -> bool:
+    """Return whether all values are arrays of JSON, at least one."""
     return bool(texts) and all(isinstance(text, str) and _is_array(text) for text in texts)
 
 

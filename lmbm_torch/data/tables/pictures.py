@@ -12,8 +12,9 @@ from scipy.sparse import csc_array
 
 from lmbm_torch.checks import is_missing
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tables.columns import SHOWN, Table, as_texts
+from lmbm_torch.data.tables.columns import Table, as_texts
 from lmbm_torch.data.tables.embedding_cache import EmbeddingCache, platform_folder
+from lmbm_torch.data.tables.names import SHOWN
 from lmbm_torch.data.tables.pretrained import IMAGE_LIBRARIES, PretrainedModel, parse, picture, pretrained
 from lmbm_torch.data.tables.texts import EmbeddedColumn
 from lmbm_torch.extras import naming_extras

@@ -8,7 +8,7 @@ weights are refused.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -136,7 +136,9 @@ class _Opened:
 @lru_cache(maxsize=4)
 def _opened(library: str, folder: Path) -> _Opened:
     """Return the loaded model, on a GPU if there is one."""
-    files = [*_files(folder)]
+    others = {pattern.partition("/")[0] for pattern in _OTHER_FORMATS}
+    found = sorted(file for pattern in _FILES for file in folder.rglob(pattern) if file.is_file())
+    files = [file for file in found if others.isdisjoint(file.relative_to(folder).parts[:-1])]
     weights = [file for file in files if file.suffix == ".safetensors"]
     if not weights:
         raise ValueError(f"{library}: expected weights as safetensors, got none in {folder}")
@@ -171,14 +173,6 @@ def _folder(library: str, name: str, revision: str | None) -> tuple[Path, str | 
         )
     )
     return found, found.name
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files of weights, vocabularies and settings, in order."""
-    others = {pattern.partition("/")[0] for pattern in _OTHER_FORMATS}
-    for file in sorted(file for pattern in _FILES for file in folder.rglob(pattern)):
-        if file.is_file() and others.isdisjoint(file.relative_to(folder).parts[:-1]):
-            yield file
 
 
 def _sentence(folder: str, device: str) -> tuple[int, Callable[[Sequence[bytes]], np.ndarray]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tables.columns import NamedColumn, Table, naming
-from lmbm_torch.data.tables.encoding import Encoding, Unknown
+from lmbm_torch.data.tables.encoding import Encoding
 from lmbm_torch.data.tables.labels import LabelColumn, LabelForm
 from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Float
@@ -54,10 +54,6 @@ class Schema(Stored):
     def columns(self) -> tuple[NamedColumn, ...]:
         """Return the columns of the features."""
         return self.encoding.columns
-
-    def with_unknown(self, unknown: Unknown) -> Schema:
-        """Return the schema with another effect of texts outside the categories."""
-        return replace(self, encoding=replace(self.encoding, unknown=unknown))
 
     @property
     def feature_names(self) -> tuple[str, ...]:

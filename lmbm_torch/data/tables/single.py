@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from lmbm_torch.checks import is_missing
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tables.columns import NamedColumn, Table
-from lmbm_torch.data.tables.frames import column_names, is_frame, open_frame
+from lmbm_torch.data.tables.frames import as_column, column_names, is_frame, open_frame
 from lmbm_torch.data.tables.pictures import fit_image_column
 from lmbm_torch.data.tables.texts import fit_text_column, is_sparse
 
@@ -130,19 +130,6 @@ class ImageEncoder(SingleEncoder):
         return fit_image_column(table, name, self.encoder, self.size, self.cache)
 
 
-class _Series:
-    """A list or an array of texts as a frame of one column."""
-
-    def __init__(self, name: str, texts: np.ndarray) -> None:
-        self.columns, self._texts = [name], texts
-
-    def __getitem__(self, name: str) -> Any:
-        return self
-
-    def to_numpy(self) -> np.ndarray:
-        return self._texts
-
-
 def _table(X: Any, name: str) -> Table:
     """Return a column of texts as a table.
 
@@ -154,9 +141,9 @@ def _table(X: Any, name: str) -> Table:
         texts = np.asarray(X, dtype=object)
         if texts.ndim == 2 and texts.shape[1] == 1:
             texts = texts[:, 0]
-        if texts.ndim != 1:
+        if texts.ndim != 1 or not len(texts):
             raise ValueError(f"X: expected texts, (rows,), got shape {texts.shape}")
-        X = _Series(str(getattr(X, "name", None) or name), texts)
+        X = Table("X", {str(getattr(X, "name", None) or name): as_column(texts)})
     elif len(names := column_names(X) if is_frame(X) else [*X.columns]) != 1:
         raise ValueError(f"X: expected one column, got {names}")
     table = open_frame(X)

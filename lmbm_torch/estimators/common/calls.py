@@ -18,7 +18,7 @@ from sklearn.pipeline import Pipeline
 
 from lmbm_torch.data.rows import num_instances
 from lmbm_torch.data.tables.encoder import TableEncoder
-from lmbm_torch.data.tables.frames import is_frame, is_plain, open_frame
+from lmbm_torch.data.tables.frames import as_frame, is_frame, is_plain, open_frame
 from lmbm_torch.estimators.common.targets import (
     LabelFrame,
     certain_labels,
@@ -59,6 +59,7 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
     def fitting(self: Any, X: Any, *arguments: Any, uncertain: str | None = None, **named: Any) -> Any:
         before = dict(vars(self))
         y, *others = arguments or (named.pop(target, None),)
+        X, y = as_frame(X), as_frame(y)
         is_new = fit.__name__ == "fit" or not hasattr(self, "n_features_in_")
         if is_new:
             for name in ("encoder_", "label_form_", "uncertain_"):
@@ -133,6 +134,7 @@ def answer_call(method: Callable[..., Any]) -> Callable[..., Any]:
                 for each, is_label in zip_longest(arguments, are_labels[: len(arguments)], fillvalue=False)
             )
             named = {name: _labels(self, X, each) if name in LABELS else each for name, each in named.items()}
+        X = as_frame(X)
         if "encoder_" in vars(self) and is_frame(X):
             X = self.encoder_.transform(X)
         return _watched(method, self, X, arguments, named)
@@ -143,6 +145,7 @@ def answer_call(method: Callable[..., Any]) -> Callable[..., Any]:
 def _labels(estimator: Any, X: Any, given: Any) -> Any:
     """Convert labels by name, or sets of names, to a matrix or a frame with the columns of ``fit``."""
     names, form = getattr(estimator, "label_names_", None), vars(estimator).get("label_form_")
+    given = as_frame(given)
     if form is not None:
         given = formed_labels(given, form)
     if names is not None and isinstance(given, Mapping):

@@ -101,8 +101,8 @@ def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
 def form_of_labels(y: Any, uncertain: str | None) -> LabelForm | None:
     """Return the form of a data frame of labels with columns of marks, names or several classes.
 
-    None stands for other targets: matrices, single columns, and frames of numbers and of two values a column.
-    Beside columns of other forms two texts that are no words for 0 and 1 are two classes.
+    None stands for other targets: matrices, single columns, frames of numbers, and frames of two texts a
+    column. Beside other columns two texts that are no words for 0 and 1 are two classes.
 
     Args:
         uncertain: a key of :data:`UNCERTAIN`, if −1 is an uncertain label.
@@ -116,7 +116,9 @@ def form_of_labels(y: Any, uncertain: str | None) -> LabelForm | None:
     names = [*table.columns]
     declared = {name for name in table.categories if _num_values(table.columns[name]) > 2}
     found = fit_labels(table.columns, names, classes=declared, uncertain=uncertain)
-    if all(column.kind == "truths" for column in found.columns):
+    given = (np.asarray(y[key]).tolist() for key in getattr(y, "column_names", y.columns))
+    are_texts = {any(isinstance(value, str) for value in column) for column in given}
+    if len(are_texts) == 1 and all(column.kind == "truths" for column in found.columns):
         return None
     pairs = {
         column.name
@@ -177,7 +179,7 @@ def _sets(y: Any, *, are_classes: bool) -> list[list[str] | None] | None:
     column = y[y.columns[0]] if is_frame(y) and len(y.columns) == 1 else y
     if len(getattr(column, "shape", (0,))) != 1 or not hasattr(column, "__len__"):
         return None
-    values = column.to_numpy() if hasattr(column, "to_numpy") else column
+    values = np.asarray(column) if hasattr(column, "to_numpy") else column
     if isinstance(values, np.ndarray) and values.dtype.kind not in "OU":
         return None
     found = [None if is_absent(value) else value for value in values]

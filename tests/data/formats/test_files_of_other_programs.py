@@ -8,6 +8,7 @@ import gzip
 import numpy as np
 import pytest
 
+from lmbm_torch import incoming
 from lmbm_torch.constraints import read as read_rules
 from lmbm_torch.data import read_arff, read_conll, read_evidence, read_svmlight, read_table, read_uai
 from lmbm_torch.data.sequences.conll import read_columns
@@ -185,3 +186,22 @@ def test_tokens_may_begin_with_the_sign_of_a_comment(tmp_path, content):
 def test_a_no_break_space_is_a_part_of_its_token(tmp_path):
     (tmp_path / "mine.conll").write_text("1\u00a0000 CD\nis V\n", encoding="utf-8")
     assert read_columns(tmp_path / "mine.conll").rows == [["1\u00a0000", "CD"], ["is", "V"]]
+
+
+def test_names_of_labels_in_compressed_xml(tmp_path):
+    (tmp_path / "mine.arff").write_text(
+        "@relation r\n@attribute x real\n@attribute y {0,1}\n@data\n1,0\n2,1\n"
+    )
+    xml = b'<labels xmlns="http://mulan.sourceforge.net/labels"><label name="y"/></labels>'
+    (tmp_path / "labels.xml.gz").write_bytes(gzip.compress(xml))
+    assert read_arff(tmp_path / "mine.arff", tmp_path / "labels.xml.gz").label_names == ("y",)
+
+
+def test_parquet_files_are_not_read_beyond_a_limit(tmp_path, monkeypatch):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"x": np.zeros(1000), "y": np.ones(1000)}), tmp_path / "t.parquet")
+    read_table(tmp_path / "t.parquet", "y", missing_labels="negative")
+    monkeypatch.setattr(incoming, "ALWAYS_ALLOWED", 2**10)
+    monkeypatch.setattr(incoming, "MOST_GROWTH", 2)
+    with pytest.raises(ValueError, match=r"t.parquet: expected at most \d+ unpacked bytes"):
+        read_table(tmp_path / "t.parquet", "y")
