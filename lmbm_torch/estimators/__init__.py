@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.chains.validation import cross_val_predict_sequences
     from lmbm_torch.estimators.classes.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
-    from lmbm_torch.estimators.common.pipelines import make_pipeline
+    from lmbm_torch.estimators.common.saving import make_pipeline
     from lmbm_torch.estimators.graphs.classifier import GraphClassifier
     from lmbm_torch.estimators.graphs.grid import GridClassifier
     from lmbm_torch.estimators.joint.classifier import JointClassifier

@@ -25,8 +25,7 @@ from lmbm_torch.solvers.networks import (
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
-from lmbm_torch.solvers.structural.label_margins import LabelMargins
-from lmbm_torch.solvers.structural.label_vectors import Decoder, label_vector_problem
+from lmbm_torch.solvers.structural.label_vectors import Decoder, LabelMargins, label_vector_problem
 from lmbm_torch.solvers.structural.problems import LossSettings
 from lmbm_torch.solvers.structural.task_losses import TaskLossOracle
 

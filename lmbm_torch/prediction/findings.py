@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,171 @@ from torch import Tensor
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.prediction import answers
-from lmbm_torch.prediction.dependencies import Dependencies, dependencies
 from lmbm_torch.prediction.predictor import Predictor
-from lmbm_torch.prediction.pulling import FeaturePulls, feature_pulls
 from lmbm_torch.prediction.reading import known_labels
 from lmbm_torch.shapes import Bool, Float, Int
 
 with naming_extras():
-    from scipy.stats import binomtest
+    from scipy.sparse import issparse
 
+# Features of each label to either side, and labels.
+NUM_SHOWN = 4
+MAX_DESCRIBED = 60
+# Of less than this share of a label's largest pull nothing is said.
+LEAST = 0.01
+# Of more rows, so many evenly spaced ones say how much a feature varies.
+MAX_ROWS = 20_000
+
+
+# Beyond these, two labels at a time take too long, and no picture shows so many.
+MAX_LABELS = 128
+MAX_INSTANCES = 64
 NUM_BINS = 10
+
+
+@dataclass(frozen=True)
+class FeaturePulls:
+    """The features with the largest weights of each label, largest first.
+
+    A weight counts times the standard deviation of the feature: the rise of the label's field (half the
+    log-odds given the other labels) for a rise of the feature by one standard deviation.
+
+    Args:
+        labels: the described labels, most frequent first.
+        towards, against: the names of features and the pulls of each label, above and below zero.
+    """
+
+    labels: tuple[int, ...]
+    towards: tuple[tuple[tuple[str, float], ...], ...]
+    against: tuple[tuple[tuple[str, float], ...], ...]
+
+
+@torch.no_grad()
+def feature_pulls(
+    saved: Predictor, features: Features, names: Sequence[str], true: Int[np.ndarray, " labels"]
+) -> FeaturePulls | None:
+    """Return the strongest features of the most frequent labels.
+
+    Args:
+        saved: the predictor.
+        features: raw rows.
+        names: the names of the features.
+        true: the number of rows with each label true.
+
+    Returns:
+        None unless fields are linear in features: encoders, kernels, hidden units, trees, ensembles.
+    """
+    coef = saved.estimator.field_weights()
+    if coef is None:
+        return None
+    deviation = _deviations(saved.inputs(_some(features)))
+    if coef.shape[1] != len(deviation) or len(names) != len(deviation):
+        return None
+    labels = np.argsort(-true, kind="stable")[:MAX_DESCRIBED]
+    pulls = [coef[label] * deviation for label in labels]
+    return FeaturePulls(
+        tuple(labels.tolist()),
+        tuple(_largest(names, pull, 1) for pull in pulls),
+        tuple(_largest(names, pull, -1) for pull in pulls),
+    )
+
+
+def _some(features: Features) -> Features:
+    """Return at most :data:`MAX_ROWS` evenly spaced rows."""
+    count = features.shape[0]
+    return features[np.linspace(0, count - 1, min(count, MAX_ROWS)).astype(np.int64)]
+
+
+def _deviations(features: Any) -> Float[np.ndarray, " features"]:
+    """Return the standard deviation of each column, dense or CSR."""
+    if not issparse(features):
+        # Rounding may leave a constant column some.
+        varies = features.max(0) > features.min(0)
+        return np.where(varies, features.std(0, dtype=np.float64), 0)
+    columns = features.astype(np.float64)
+    means, squares = (np.asarray(each.mean(0)).ravel() for each in (columns, columns.multiply(columns)))
+    variance = squares - means**2
+    return np.sqrt(np.where(variance > 1e-12 * squares, variance, 0))
+
+
+def _largest(
+    names: Sequence[str], pulls: Float[np.ndarray, " features"], sign: int
+) -> tuple[tuple[str, float], ...]:
+    """Return the largest pulls of one sign, largest first."""
+    count = min(NUM_SHOWN, len(pulls))
+    places = np.argpartition(-sign * pulls, count - 1)[:count]
+    least = LEAST * np.abs(pulls).max(initial=0)
+    first = sorted(places.tolist(), key=lambda place: -sign * pulls[place])
+    return tuple((str(names[place]), float(pulls[place])) for place in first if sign * pulls[place] > least)
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """Influences of every label on every other label.
+
+    Args:
+        weights: row i holds the influences on label i, in units of local fields (half log-odds); a positive
+            influence raises the probability of equal values. Symmetric without ``ordering``.
+        ordering: the order of the labels in a directed model; each label depends on earlier labels alone.
+        kind: the meaning of the weights, for readers.
+    """
+
+    weights: Float[Tensor, "labels labels"]
+    ordering: Int[Tensor, " labels"] | None
+    kind: str
+
+    def strongest(self, count: int) -> list[tuple[int, int, float]]:
+        """Return the pairs (giver, taker, weight) of largest size; symmetric pairs once.
+
+        Weights below a hundredth of the largest weight are left out as negligible.
+        """
+        shown = self.weights if self.ordering is not None else self.weights.triu(1)
+        sizes, places = shown.abs().flatten().topk(min(count, shown.numel()))
+        found = places[(sizes > 0) & (sizes >= 0.01 * sizes[0])].tolist()
+        width = len(shown)
+        return [(place % width, place // width, float(shown.flatten()[place])) for place in found]
+
+
+@torch.no_grad()
+def dependencies(energy: Any, labels: Int[Tensor, "batch labels"]) -> Dependencies | None:
+    """Return parents' weights of a directed model, or couplings; None for too many labels.
+
+    In a model with hidden units or larger cliques, the influence of two labels on each other depends on all
+    other labels. The influence is measured at the decoded labels: a quarter of score(1, 1) − score(1, 0) −
+    score(0, 1) + score(0, 0) of the pair, with all other labels as in ``labels``, averaged over up to 64
+    instances. In a pairwise model the influence equals the coupling.
+
+    Args:
+        energy: the energy of a batch.
+        labels: the decoded labels of the batch.
+    """
+    if isinstance(energy, DirectedEnergy):
+        parents = energy.parents if energy.parents.ndim == 2 else energy.parents.mean(0)
+        return Dependencies(parents, energy.ordering, "weights of parents")
+    if isinstance(energy, PairwiseEnergy):
+        couplings = energy.pairwise if energy.pairwise.ndim == 2 else energy.pairwise.mean(0)
+        return Dependencies(couplings, None, "couplings")
+    size = labels.shape[1]
+    if size > MAX_LABELS:
+        return None
+    few = slice(0, MAX_INSTANCES)
+    energy, labels = energy.select(few), labels[few]
+    weights = torch.zeros(size, size, dtype=energy.dtype, device=labels.device)
+    for first, second in combinations(range(size), 2):
+        states = labels.repeat(4, 1, 1)
+        states[:2, :, first], states[2:, :, first] = 1, 0
+        states[::2, :, second], states[1::2, :, second] = 1, 0
+        both, first_alone, second_alone, neither = energy.score(states).mean(1)
+        weights[first, second] = (both - first_alone - second_alone + neither) / 4
+    return Dependencies(weights + weights.mT, None, "effective couplings")
+
+
+with naming_extras():
+    from scipy.stats import binomtest
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ Import a problem and a solver from their modules::
 * Structural SVMs: ``structural.problems``, ``structural.label_vectors`` (for losses other than Hamming with
   ``structural.task_losses``) and ``chains.problems`` by
   ``structural.frank_wolfe``; for few labels, long chains, many positions or columns in unlike units
-  ``structural.label_margins`` and ``chains.linear`` by ``structural.smoothing``.
+  ``structural.label_vectors`` and ``chains.linear`` by ``structural.smoothing``.
 * Chains with kernels: ``chains.kernel_problem`` by ``chains.smo`` or ``chains.exponentiated_gradient``; the
   multi-class SVM (chains of one position) by ``chains.multi_class``, with free biases by
   ``chains.free_bias``.
@@ -24,7 +24,7 @@ Import a problem and a solver from their modules::
 * Conditional random fields: ``chains.linear`` by ``structural.lbfgs``, ``chains.iterative_scaling`` or, with
   an elastic net, ``chains.elastic_net``; in the dual ``chains.tree_likelihood``; with hidden labels
   ``chains.expectation_maximisation``.
-* Kernel logistic regression: ``logistic.problems`` by ``logistic.smo`` and ``logistic.newton``.
+* Kernel logistic regression: ``logistic.problems`` by ``logistic.smo``.
 
 The remaining modules are internal and may change.
 """

@@ -4,8 +4,12 @@ from lmbm_torch.extras import naming_extras
 
 with naming_extras():
     from lmbm_torch.viz.comparisons import bar_chart
-    from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap, transition_heatmap
-    from lmbm_torch.viz.graphs import graph_of_marginals
+    from lmbm_torch.viz.dependencies import (
+        coupling_heatmap,
+        dependency_heatmap,
+        graph_of_marginals,
+        transition_heatmap,
+    )
     from lmbm_torch.viz.images import image_grid, image_rows, segment_displays, weight_filters
     from lmbm_torch.viz.quality import label_chart, node_histogram, reliability_diagram
 

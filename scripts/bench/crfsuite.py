@@ -31,7 +31,7 @@ from measuring import described, seconds, show, table, told, write_csv
 from lmbm_torch.data import load_conll2000
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.estimators import ChainCRF
-from lmbm_torch.fitting.feature_units import merged
+from lmbm_torch.fitting.recipe import merged
 from lmbm_torch.metrics import chunk_f1
 from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 from lmbm_torch.solvers.structural import lbfgs

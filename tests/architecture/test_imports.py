@@ -123,7 +123,7 @@ PLAIN = "plain"
 # The only places that may import each of these; whatever is not listed is of torch, numpy or Python itself.
 LEAVES = {
     "llvmlite": {"kernels"},
-    "networkx": {"energies.factor_views", "viz.graphs"},
+    "networkx": {"energies.factor_views", "viz.dependencies"},
     "numba": {"kernels"},
     "triton": {"kernels"},
     "cvxpy": {"inference.relaxations.lp_layer", "references"},

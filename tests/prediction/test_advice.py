@@ -15,7 +15,7 @@ from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.prediction.advice import advice
 from lmbm_torch.prediction.findings import Findings
 from lmbm_torch.prediction.predictor import Predictor
-from lmbm_torch.reports.intervals import intervals
+from lmbm_torch.reports.pages import intervals
 
 ROWS = 400
 GENERATOR = np.random.default_rng(0)

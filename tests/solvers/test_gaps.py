@@ -33,8 +33,7 @@ from lmbm_torch.solvers.networks import (
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import LabelProblems
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
-from lmbm_torch.solvers.structural.label_margins import LabelMargins
-from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
+from lmbm_torch.solvers.structural.label_vectors import LabelMargins, label_vector_problem
 
 C, MARGIN, PENALTY = 3.0, 1.0, 2.0
 RANDOM = np.random.default_rng(0)

@@ -20,7 +20,8 @@ class ChainFields:
     in which different labels come earlier.
 
     Args:
-        chains: fitted :class:`~lmbm_torch.estimators.label_chains.members.Chain` objects of the same labels.
+        chains: fitted :class:`~lmbm_torch.estimators.label_chains.probabilistic.Chain` objects of
+            the same labels.
         names: names of the labels.
         features: names of the features of an instance; None if a pipeline makes features.
         reference: (features,), values of features that are left out, and the baseline for contributions to

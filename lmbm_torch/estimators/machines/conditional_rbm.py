@@ -31,7 +31,7 @@ from lmbm_torch.estimators.common.settings import (
 from lmbm_torch.estimators.common.targets import known_tensor
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.fitting import recipe
-from lmbm_torch.fitting.feature_units import merged
+from lmbm_torch.fitting.recipe import merged
 from lmbm_torch.inference import marginals
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding, Marginals, rows_of

@@ -35,7 +35,7 @@ from lmbm_torch.estimators.common.settings import (
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, Path, fit_dual, structural_problem, summed_problem
-from lmbm_torch.fitting.feature_units import are_steep, have_like_units
+from lmbm_torch.fitting.recipe import are_steep, have_like_units
 from lmbm_torch.inference import decode
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import Decoding, replaced

@@ -40,7 +40,6 @@ from lmbm_torch.estimators.common.settings import (
 from lmbm_torch.estimators.common.targets import (
     predicted_sparse,
 )
-from lmbm_torch.estimators.networks import given_parents
 from lmbm_torch.estimators.networks.few_parents import train_few_parents
 from lmbm_torch.estimators.networks.network_training import (
     NetworkSettings,
@@ -49,6 +48,7 @@ from lmbm_torch.estimators.networks.network_training import (
     train_kernel,
     train_linear,
 )
+from lmbm_torch.estimators.networks.orderings import parent_matrix, topological
 from lmbm_torch.estimators.networks.predictors import NetworkPredictor
 from lmbm_torch.estimators.networks.streams import StreamTrainer, labels_of_call
 from lmbm_torch.fitting import recipe
@@ -383,12 +383,12 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             raise ValueError(
                 f"ordering: expected 'auto' or a permutation with parents, got {self.ordering!r}"
             )
-        return given_parents.parent_matrix(self.parents, num_labels, self.label_names_)
+        return parent_matrix(self.parents, num_labels, self.label_names_)
 
     @property
     def _ordering(self) -> Any:
         is_free = self.parents_ is None or not isinstance(self.ordering, str)
-        return self.ordering if is_free else given_parents.topological(cast(np.ndarray, self.parents_))
+        return self.ordering if is_free else topological(cast(np.ndarray, self.parents_))
 
     @property
     def _settings(self) -> NetworkSettings:
