@@ -57,7 +57,7 @@ OTHERS = frozenset(
 # class methods of models.
 _ROOMS = {"data", "estimators", "inference", "losses", "models", "training"}
 _FUNCTIONS = ("data.", "inference.", "losses.", "estimators.networks.orderings.", "training.penalties.")
-_MORE_FUNCTIONS = {"training.latent.by_method", "training.callbacks.overviews.mlflow_logger"}
+_MORE_FUNCTIONS = {"training.latent.by_method", "training.callbacks.display.mlflow_logger"}
 _CLASS_METHODS = ("models.",)
 # Of ``inference`` only functions that return answers for an energy, and MatchedInference: other functions and
 # classes may have further effects, such as starting a process.

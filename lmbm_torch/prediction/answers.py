@@ -319,7 +319,7 @@ def _evaluate_sequences(saved: Predictor, data: SequenceData, chosen: np.ndarray
 
 def _are_chunks(names: Sequence[str]) -> bool:
     """Return whether all tags name chunks."""
-    from lmbm_torch.metrics.chunks import is_chunk_tag
+    from lmbm_torch.metrics.sequences import is_chunk_tag
 
     return all(map(is_chunk_tag, names)) and {*names} != {"O"}
 

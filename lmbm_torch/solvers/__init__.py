@@ -9,7 +9,7 @@ Import a problem and a solver from their modules::
     state = run(dual_coordinate, LabelProblems.from_labels(features, labels), tol=1e-4)
 
 * ``base``: the contract and the driver; ``gram``: kernel functions and kernel values.
-* Sigmoid belief networks: ``networks.problems`` with ``networks.states`` by ``networks.dual_coordinate``,
+* Sigmoid belief networks: ``networks.problems`` by ``networks.dual_coordinate``,
   ``networks.exponentiated_gradient`` or ``networks.pegasos``; with kernels ``networks.kernel_problems`` by
   ``networks.kernel_dual_coordinate``; with few parents for each of many labels ``networks.chosen_parents``.
 * Boltzmann machines: ``machines.problem`` by ``machines.proximal_newton`` or ``machines.dual_coordinate``.
@@ -24,7 +24,7 @@ Import a problem and a solver from their modules::
 * Conditional random fields: ``chains.linear`` by ``structural.lbfgs``, ``chains.iterative_scaling`` or, with
   an elastic net, ``chains.elastic_net``; in the dual ``chains.tree_likelihood``; with hidden labels
   ``chains.expectation_maximisation``.
-* Kernel logistic regression: ``logistic.problems`` by ``logistic.smo``.
+* Kernel logistic regression: ``logistic.smo``.
 
 The remaining modules are internal and may change.
 """

@@ -5,8 +5,8 @@ This package may change. Import its modules one by one, since some do not need L
 * ``gradient``: training by any loss; ``dual``: to a certified duality gap; ``latent``: with hidden units;
 ``parallel_chains``: persistent contrastive divergence for models without input; ``structured``: common parts;
   ``penalties``;
-* ``callbacks.display``, ``callbacks.latent``, ``callbacks.overviews``: figures, charts, loggers, schedules
-  and seeds; ``callbacks.centring``: better conditioned steps of models with hidden units;
-  ``callbacks.likelihood``: log-likelihoods and samples of models without input;
+* ``callbacks.display``, ``callbacks.latent``: figures, charts, loggers, schedules and seeds;
+  ``callbacks.centring``: better conditioned steps of models with hidden units; ``callbacks.likelihood``:
+  log-likelihoods and samples of models without input;
 * ``runs``: checkpoints and run directories; ``configured``: parts and processes of a run.
 """

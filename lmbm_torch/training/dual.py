@@ -24,7 +24,7 @@ from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
-from lmbm_torch.solvers.networks.states import following_stage, next_stage
+from lmbm_torch.solvers.networks.problems import following_stage, next_stage
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():

@@ -39,7 +39,7 @@ from lmbm_torch.solvers import gram as kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
-from lmbm_torch.solvers.logistic.problems import MulticlassProblem
+from lmbm_torch.solvers.logistic.smo import MulticlassProblem
 from reproduce.multiclass_sets import load_multiclass
 
 SQUARE_BANDWIDTH = 16.0

@@ -39,7 +39,7 @@ from lmbm_torch.solvers import gram as kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
-from lmbm_torch.solvers.logistic.problems import MulticlassProblem
+from lmbm_torch.solvers.logistic.smo import MulticlassProblem
 from reproduce.cells import Cell
 from reproduce.figures import learning_curves
 from reproduce.multiclass_sets import MulticlassData, load_multiclass

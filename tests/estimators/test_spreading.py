@@ -166,7 +166,7 @@ def test_only_stages_of_several_labels_are_sent_and_without_features(monkeypatch
         features.append(common.problems.features.size)
         return spread(work, common, tasks, *kept)
 
-    monkeypatch.setattr("lmbm_torch.estimators.networks.label_blocks.spread", noted)
+    monkeypatch.setattr("lmbm_torch.estimators.networks.network_training.spread", noted)
     X, Y = drawn()
     Y[:9, [2, 3]] = np.nan
     with joblib.parallel_config(backend="threading", n_jobs=2):

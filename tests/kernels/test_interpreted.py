@@ -29,7 +29,7 @@ from lmbm_torch.solvers.chains import smo as chain_smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
-from lmbm_torch.solvers.logistic.problems import JointProblem, MulticlassProblem
+from lmbm_torch.solvers.logistic.smo import JointProblem, MulticlassProblem
 from lmbm_torch.solvers.machines import dual_coordinate as machines
 from lmbm_torch.solvers.networks import dual_coordinate, exponentiated_gradient
 from lmbm_torch.solvers.structural import frank_wolfe

@@ -20,7 +20,7 @@ from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo as logistic_smo
-from lmbm_torch.solvers.logistic.problems import MulticlassProblem
+from lmbm_torch.solvers.logistic.smo import MulticlassProblem
 from lmbm_torch.solvers.machines import dual_coordinate as machine_coordinate
 from lmbm_torch.solvers.machines import proximal_newton
 from lmbm_torch.solvers.machines.problem import SharedProblem

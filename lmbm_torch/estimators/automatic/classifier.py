@@ -36,7 +36,6 @@ from lmbm_torch.estimators.common.measures import MEASURES
 from lmbm_torch.estimators.common.settings import POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.spreading import spread
 from lmbm_torch.estimators.common.under_rules import Rules
-from lmbm_torch.estimators.explain.chains import ChainFields
 from lmbm_torch.estimators.explain.contributions import (
     AnswerFields,
     Contributions,
@@ -45,6 +44,7 @@ from lmbm_torch.estimators.explain.contributions import (
     fields_of,
 )
 from lmbm_torch.estimators.explain.explanations import Answer, Explanation, explanation, without_names
+from lmbm_torch.estimators.explain.parts import ChainFields
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.solvers.networks.problems import Features
 

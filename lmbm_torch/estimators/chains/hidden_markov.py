@@ -14,7 +14,7 @@ from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, R
 from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
-from lmbm_torch.models.sequences import spread
+from lmbm_torch.models.hidden_markov import spread
 
 EMISSIONS = {"bernoulli": Bernoulli, "gaussian": Gaussian, "multinomial": Multinomial}
 

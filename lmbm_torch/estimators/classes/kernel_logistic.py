@@ -12,7 +12,7 @@ from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
 from lmbm_torch.estimators.common.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.solvers.logistic import smo
-from lmbm_torch.solvers.logistic.problems import MulticlassProblem
+from lmbm_torch.solvers.logistic.smo import MulticlassProblem
 
 
 class KernelLogisticRegression(MultiClassClassifier):

@@ -31,9 +31,9 @@ from lmbm_torch.estimators.common.under_rules import Rules, decode_around, expla
 from lmbm_torch.estimators.explain.contributions import AnswerFields
 from lmbm_torch.estimators.explain.explanations import Explanation
 from lmbm_torch.estimators.joint import choosing, rules
+from lmbm_torch.estimators.joint.bases import KINDS, log_odds, names_of, score_matrix
 from lmbm_torch.estimators.joint.choosing import METRICS, STRUCTURES
 from lmbm_torch.estimators.joint.likelihood import Parameters
-from lmbm_torch.estimators.joint.scores import KINDS, log_odds, names_of, score_matrix
 from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.common.results import Decoding, Status, joined
 from lmbm_torch.inference.search import mixture

@@ -39,11 +39,16 @@ from lmbm_torch.estimators.common.settings import (
 )
 from lmbm_torch.estimators.common.targets import check_given, label_weights, with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around, explained, rules_of_fit
-from lmbm_torch.estimators.explain.chains import ChainFields
 from lmbm_torch.estimators.explain.contributions import given_names
 from lmbm_torch.estimators.explain.explanations import Explanation
-from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
-from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, Link, check_classifier
+from lmbm_torch.estimators.explain.parts import ChainFields
+from lmbm_torch.estimators.label_chains.links import (
+    MISSING,
+    ClassifierOfLabels,
+    LabelColumns,
+    Link,
+    check_classifier,
+)
 from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import Decoding, StateMarginals
@@ -478,7 +483,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             make) add up to half the log-odds for linear classifiers and boosted trees, and to the probability
             for forests; for trees they are TreeSHAP values relative to the training mean. For other
             classifiers only the probability is given. For several chains means are given, see
-            :class:`~lmbm_torch.estimators.explain.chains.ChainFields`.
+            :class:`~lmbm_torch.estimators.explain.parts.ChainFields`.
 
         Raises:
             ModuleNotFoundError: the classifiers have trees, and ``shap`` is not installed.

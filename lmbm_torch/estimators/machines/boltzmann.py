@@ -33,7 +33,7 @@ from lmbm_torch.fitting.dual import MACHINE_SOLVERS, Path, dual_problem, fit_dua
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
-from lmbm_torch.losses.hinge import local_hinge
+from lmbm_torch.losses.structured import local_hinge
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features

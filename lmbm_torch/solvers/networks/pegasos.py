@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.solvers.networks.problems import Features, LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, certified
+from lmbm_torch.solvers.networks.problems import Features, LabelProblems, NetworkState, certified
 
 BATCH = 16
 

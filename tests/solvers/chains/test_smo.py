@@ -12,7 +12,7 @@ from lmbm_torch.solvers import gram as kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
-from lmbm_torch.solvers.logistic.problems import JointProblem, MulticlassProblem
+from lmbm_torch.solvers.logistic.smo import JointProblem, MulticlassProblem
 
 
 def random_problem(seed, instances=25, classes=4, C=3.0, rank=6):

@@ -15,8 +15,7 @@ from strategies.label_problems import design, label_problems, optima, random_inp
 from lmbm_torch.references import hinge_primal
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
-from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, path
+from lmbm_torch.solvers.networks.problems import LabelProblems, NetworkState, path
 
 FORMS = {
     "plain": {},
