@@ -94,10 +94,7 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor], weights: Weights 
 
 
 def fitted_scales(
-    kind: bool | str,
-    held_out: HeldOut,
-    answer: Callable[[AnEnergy], Tensor],
-    weights: Weights = None,
+    kind: bool | str, held_out: HeldOut, answer: Callable[[AnEnergy], Tensor], weights: Weights = None
 ) -> Calibration:
     """Return a calibration of a given kind.
 
@@ -193,9 +190,7 @@ def _of_network(
 
 
 def _of_machine(
-    energy: AnEnergy,
-    truth: Float[Tensor, "batch labels"],
-    answer: Float[Tensor, "batch labels"],
+    energy: AnEnergy, truth: Float[Tensor, "batch labels"], answer: Float[Tensor, "batch labels"]
 ) -> Callable[[Calibration], tuple[Tensor, Tensor]]:
     def log_probs(calibration: Calibration) -> tuple[Tensor, Tensor]:
         scaled = [member.apply(energy) for member in calibration.members()]

@@ -254,10 +254,7 @@ def predict(
 
 
 def evaluate(
-    saved: Predictor,
-    data: MultilabelData | SequenceData,
-    rows: np.ndarray,
-    decoder: Decoder | None = None,
+    saved: Predictor, data: MultilabelData | SequenceData, rows: np.ndarray, decoder: Decoder | None = None
 ) -> dict[str, float]:
     """Return every metric, the share of answers proven optimal, and the mean number of search nodes.
 

@@ -353,11 +353,7 @@ class CompletingAscent(DualAscent):
     """
 
     def __init__(
-        self,
-        model: SigmoidBeliefNetwork | BoltzmannMachine,
-        part: _Part,
-        complete: np.ndarray,
-        tol: float,
+        self, model: SigmoidBeliefNetwork | BoltzmannMachine, part: _Part, complete: np.ndarray, tol: float
     ) -> None:
         super().__init__(model, part.problem(complete), tol)
         self.part, self.complete, self.rounds = part, complete, 1

@@ -64,10 +64,7 @@ def bar_chart(
 
 
 def interval_plot(
-    panels: Mapping[str, Mapping[str, Interval]],
-    *,
-    reference: str,
-    differing: Mapping[str, Collection[str]],
+    panels: Mapping[str, Mapping[str, Interval]], *, reference: str, differing: Mapping[str, Collection[str]]
 ) -> Figure:
     """Draw a panel for each measure, with a dot for each method's mean and a line for its interval.
 

@@ -51,11 +51,7 @@ class KernelLogisticRegression(MultiClassClassifier):
         array(['high'], dtype='<U4')
     """
 
-    _accepted: ClassVar[Constraints] = {
-        **SHARED,
-        "C": RELATIVE_PENALTY,
-        "cache_size": [NOT_NEGATIVE],
-    }
+    _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY, "cache_size": [NOT_NEGATIVE]}
 
     def __init__(
         self,

@@ -452,10 +452,7 @@ def is_label_matrix(y: np.ndarray) -> bool:
 
 
 def label_weights(
-    class_weight: Any,
-    labels: np.ndarray,
-    missing: np.ndarray,
-    sample_weight: np.ndarray | None,
+    class_weight: Any, labels: np.ndarray, missing: np.ndarray, sample_weight: np.ndarray | None
 ) -> np.ndarray | None:
     """Return the weight of each label of each instance, (instances, labels); None if all are 1.
 

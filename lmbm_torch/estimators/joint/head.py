@@ -136,11 +136,7 @@ class JointHead(StructuredClassifier):
 
     @fit_call
     def fit(
-        self,
-        X: Any,
-        y: Rows,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
+        self, X: Any, y: Rows, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> Self:
         """Fit the head to scores of rows that the model has not seen in training.
 
@@ -288,11 +284,7 @@ class JointHead(StructuredClassifier):
 
     @answer_call
     def decode(
-        self,
-        X: Any,
-        known: ArrayLike | None = None,
-        top_k: int = 1,
-        constraints: Rules | None = None,
+        self, X: Any, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
         """Return the most probable labellings with the log-probabilities and certificates.
 

@@ -37,9 +37,7 @@ from lmbm_torch.estimators.common.settings import (
     StrOptions,
     check_parameters,
 )
-from lmbm_torch.estimators.common.targets import (
-    predicted_sparse,
-)
+from lmbm_torch.estimators.common.targets import predicted_sparse
 from lmbm_torch.estimators.networks.few_parents import train_few_parents
 from lmbm_torch.estimators.networks.network_training import (
     NetworkSettings,

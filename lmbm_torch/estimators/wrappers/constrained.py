@@ -30,13 +30,7 @@ from lmbm_torch.estimators.common.targets import (
     rows_at_once,
     with_rows,
 )
-from lmbm_torch.estimators.common.under_rules import (
-    Rules,
-    by_codes,
-    decode_around,
-    rules_over,
-    where_allowed,
-)
+from lmbm_torch.estimators.common.under_rules import Rules, by_codes, decode_around, rules_over, where_allowed
 from lmbm_torch.estimators.explain.explanations import (
     Explanation,
     check_one_instance,
@@ -145,11 +139,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @answer_call
     def decode(
-        self,
-        X: Rows,
-        known: ArrayLike | None = None,
-        top_k: int = 1,
-        constraints: Rules | None = None,
+        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
         """Return the label set that is best, by the estimator's objective, among all that obey the rules.
 

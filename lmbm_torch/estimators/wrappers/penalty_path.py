@@ -111,11 +111,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     @fit_call
     def fit(
-        self,
-        X: Rows,
-        y: Rows,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
+        self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> Self:
         """Choose C, and train on all instances with the chosen C.
 

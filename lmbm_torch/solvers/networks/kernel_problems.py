@@ -38,12 +38,7 @@ class KernelLabelProblems(NetworkProblems):
 
     @classmethod
     def from_labels(
-        cls,
-        gram: Gram,
-        labels: np.ndarray,
-        *,
-        parent_scale: float = 1.0,
-        **settings: Unpack[NetworkSettings],
+        cls, gram: Gram, labels: np.ndarray, *, parent_scale: float = 1.0, **settings: Unpack[NetworkSettings]
     ) -> KernelLabelProblems:
         """Build the problems like :meth:`LabelProblems.from_labels`, with kernel values in place of features.
 

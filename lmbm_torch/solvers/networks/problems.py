@@ -582,10 +582,7 @@ def following_stage(problems: NetworkProblems, state: NetworkState) -> range | N
 
 
 def path(
-    solver: Solver[NetworkState],
-    problems: NetworkProblems,
-    penalties: Sequence[float],
-    **settings: Any,
+    solver: Solver[NetworkState], problems: NetworkProblems, penalties: Sequence[float], **settings: Any
 ) -> Iterator[NetworkState]:
     """Solve for one C after another; each start is the last solution's duals, scaled to the new box.
 
