@@ -451,6 +451,27 @@ def is_label_matrix(y: np.ndarray) -> bool:
     return y.shape[1] > 1 or is_binary
 
 
+def positive_probabilities(came: Any, classes: Any, positive: Sequence[Any]) -> np.ndarray:
+    """Return P(label has the positive value), (instances, labels), from any form of ``predict_proba``.
+
+    A label with a single value in training has the probability 0 or 1.
+
+    Args:
+        came: (instances, labels); or for each label, or for a single label, an array (instances, values).
+        classes: ``classes_`` of the classifier: the values of each label, or of the only label.
+        positive: (labels,), the positive value of each label.
+    """
+    is_single = len(positive) == 1 and classes is not None and np.ndim(classes[0]) == 0
+    if not isinstance(came, list | tuple):
+        if not is_single:
+            return np.asarray(came)
+        came = [came]
+    pairs = zip(came, [classes] if is_single else classes, positive, strict=True)
+    return np.column_stack(
+        [np.asarray(each)[:, np.asarray(own) == value].sum(1) for each, own, value in pairs]
+    )
+
+
 def label_weights(
     class_weight: Any, labels: np.ndarray, missing: np.ndarray, sample_weight: np.ndarray | None
 ) -> np.ndarray | None:

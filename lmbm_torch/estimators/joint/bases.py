@@ -6,7 +6,6 @@ Scores of other libraries are converted to log-odds.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self, cast
 
@@ -19,6 +18,7 @@ from sklearn.multioutput import MultiOutputClassifier
 from lmbm_torch.checks import check_finite, check_shape, level_of_caller
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.estimators.common.base import StructuredClassifier
+from lmbm_torch.estimators.common.targets import positive_probabilities
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels
 
 KINDS = ("probabilities", "logits", "log_probabilities")
@@ -100,33 +100,6 @@ def log_odds(scores: np.ndarray, kind: str, clip: float, *, is_training: bool = 
     return scores.clip(-most, most)
 
 
-def positive_probabilities(came: Any, classes: Any, num_labels: int) -> np.ndarray:
-    """Return P(label = 1), (rows, labels), from what ``predict_proba`` of a fitted model returns.
-
-    A label with a single value in training has the probability 0 or 1.
-
-    Args:
-        came: (rows, labels), or (rows, 2) for a single label, or for each label an array (rows, values).
-        classes: ``classes_`` of the model: the values of each label, or of the only label.
-
-    Raises:
-        ValueError: ``came`` has another shape.
-    """
-    if isinstance(came, list | tuple):
-        values: Sequence[Any] = [classes] if num_labels == 1 and np.ndim(classes[0]) == 0 else classes
-        columns = [
-            np.asarray(each)[:, np.asarray(own) == 1].sum(1) for each, own in zip(came, values, strict=True)
-        ]
-        found = np.column_stack(columns)
-    else:
-        found = score_matrix(came)
-        if num_labels == 1 and classes is not None and np.ndim(classes) == 1:
-            # For a single label, ``came`` has a column for each value.
-            found = found[:, np.asarray(classes) == 1].sum(1)[:, None]
-    check_shape("base.predict_proba", found, len(found), num_labels)
-    return found
-
-
 class LabelScorer(ClassifierMixin, BaseEstimator):
     """A classifier of label matrices made from any classifier.
 
@@ -179,8 +152,11 @@ class LabelScorer(ClassifierMixin, BaseEstimator):
         """Return probabilities (instances, labels), or logits if the base has no probabilities."""
         model, num_labels = cast(Any, self.fitted_), len(self.classes_)
         if self.kind == "probabilities":
-            classes = getattr(model, "classes_", None)
-            return positive_probabilities(model.predict_proba(X), classes, num_labels)
+            came = model.predict_proba(X)
+            came = came if isinstance(came, list | tuple) else score_matrix(came)
+            found = positive_probabilities(came, getattr(model, "classes_", None), [1] * num_labels)
+            check_shape("base.predict_proba", found, len(found), num_labels)
+            return found
         found = np.asarray(model.decision_function(X))
         found = score_matrix(found[:, None] if found.ndim == 1 else found)
         check_shape("base.decision_function", found, len(found), num_labels)

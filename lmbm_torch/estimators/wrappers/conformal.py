@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -22,7 +21,7 @@ from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import RULES, Constraints, Number, check_parameters, seeds_for
-from lmbm_torch.estimators.common.targets import with_rows
+from lmbm_torch.estimators.common.targets import positive_probabilities, with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, rules_over
 from lmbm_torch.estimators.explain.explanations import Explanation
 
@@ -140,13 +139,8 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         return self.estimator_.explain(X, reference=reference, num_features=num_features)
 
     def _probabilities(self, X: Any) -> np.ndarray:
-        came = self.estimator_.predict_proba(X)
-        values = self.estimator_.classes_
-        # Forests and MultiOutputClassifier return a list of arrays (instances, values), but for a single
-        # label an array without a list.
-        if isinstance(values, np.ndarray) and values.ndim == 1 and not isinstance(came, list):
-            came, values = [came], [values]
-        return _of_present(came, values, self.classes_) if isinstance(came, list) else came
+        model, positive = self.estimator_, [each[1] for each in self.classes_]
+        return positive_probabilities(model.predict_proba(X), model.classes_, positive)
 
 
 class ConformalClassifier(SplitConformalClassifier):
@@ -240,17 +234,6 @@ def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:
     filled, consistent = rules.propagate(known)
     held = consistent[:, None]
     return LabelSets(np.where(held, filled == 1, certain), np.where(held, filled != 0, possible))
-
-
-def _of_present(
-    probabilities: Iterable[np.ndarray], values: Iterable[np.ndarray], classes: np.ndarray
-) -> np.ndarray:
-    """Return P(y_k = 1), (instances, labels), from probabilities of each label's values in training."""
-    columns = [
-        each[:, own == present].sum(1)
-        for each, own, (_, present) in zip(probabilities, values, classes, strict=True)
-    ]
-    return np.column_stack(columns)
 
 
 def conformal_threshold(conformity: np.ndarray, coverage: float) -> float:

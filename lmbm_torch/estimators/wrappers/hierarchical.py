@@ -425,13 +425,8 @@ class _Member:
         """Return P(label = 1) for the labels of the estimator, (instances, labels)."""
         found = np.tile(self.constant.astype(np.float64), (num_instances(X), 1))
         if self.estimator is not None:
-            found[:, self.is_varying] = _of_ones(self.estimator.predict_proba(X), int(self.is_varying.sum()))
+            came, classes = self.estimator.predict_proba(X), getattr(self.estimator, "classes_", None)
+            found[:, self.is_varying] = targets.positive_probabilities(
+                came, classes, [1] * int(self.is_varying.sum())
+            )
         return found
-
-
-def _of_ones(given: Any, num_labels: int) -> np.ndarray:
-    """Return P(label = 1), (instances, labels), from any form of scikit-learn's ``predict_proba``."""
-    if isinstance(given, list):
-        return np.stack([np.asarray(table)[:, 1] for table in given], 1)
-    table = np.asarray(given)
-    return table[:, [-1]] if num_labels == 1 else table
