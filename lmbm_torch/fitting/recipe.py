@@ -103,7 +103,8 @@ def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[
     weights = np.ones(rows.shape[0])
     if sample_weight is not None and sample_weight.any():
         rows, weights = rows[sample_weight > 0], sample_weight[sample_weight > 0]
-    least, most = (_extremes(extreme) for extreme in (rows.min(0), rows.max(0)))
+    ends = ((end.toarray() if sparse.issparse(end) else end) for end in (rows.min(0), rows.max(0)))
+    least, most = (np.asarray(end, np.float64).ravel() for end in ends)
     scaler: Any = StandardScaler(with_mean=not sparse.issparse(rows))
     with np.errstate(over="ignore", invalid="ignore"):
         span = most - least
@@ -153,12 +154,6 @@ def root_mean_square(X: Any, sample_weight: np.ndarray | None = None) -> float:
     squares = X.multiply(X) if sparse.issparse(X) else np.square(X, dtype=np.float64)
     weights = sample_weight if sample_weight is not None and sample_weight.any() else None
     return float(np.sqrt(np.average(np.asarray(squares.sum(1)).ravel(), weights=weights))) or 1.0
-
-
-def _extremes(found: Any) -> np.ndarray:
-    """Convert one row, dense or sparse, to a dense array of float64."""
-    dense = found.toarray() if sparse.issparse(found) else found
-    return np.asarray(dense, np.float64).ravel()
 
 
 def merged(X: Features) -> tuple[Features, sparse.csr_array]:

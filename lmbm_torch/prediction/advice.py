@@ -74,7 +74,9 @@ def _never_given(saved: Predictor, found: Findings) -> Iterable[str]:
             remedies.append('class_weight="balanced"')
         if settings.get("decoder") == "hinge":
             remedies.append('decoder="f1"')
-    yield f"Labels true in some rows and given to none: {_names(found, missed)}. Try {_or(remedies)}."
+    *others, last = remedies
+    ways = f"{', '.join(others)} or {last}" if others else last
+    yield f"Labels true in some rows and given to none: {_names(found, missed)}. Try {ways}."
 
 
 def _edge_of_search(saved: Predictor) -> Iterable[str]:
@@ -131,7 +133,3 @@ def _names(found: Findings, which: Any) -> str:
     names = [found.label_names[place] for place in np.flatnonzero(which)]
     more = f" and {len(names) - NUM_NAMES} more" if len(names) > NUM_NAMES else ""
     return ", ".join(names[:NUM_NAMES]) + more
-
-
-def _or(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

@@ -341,16 +341,12 @@ class AutoLabelClassifier(StructuredClassifier):
         return found.clip(0, 1)
 
     def _labels(self, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
-        return self._own_answer(X, rules) if self.rule_ is None else self._answer_by(self.rule_, X, rules)
-
-    def _answer_by(self, rule: Rule, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
         answers, rows = [], cast(Any, X)
-        for batch in gen_batches(rows.shape[0], BATCH):
-            found = [cast(np.ndarray, beliefs(member, rows[batch])) for member in self.members_]
-            answers.append(_by_rule(rule, pooled(self.weights_, found), rules))
-        return np.concatenate(answers)
-
-    def _own_answer(self, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
+        if self.rule_ is not None:
+            for batch in gen_batches(rows.shape[0], BATCH):
+                found = [cast(np.ndarray, beliefs(member, rows[batch])) for member in self.members_]
+                answers.append(_by_rule(self.rule_, pooled(self.weights_, found), rules))
+            return np.concatenate(answers)
         answers = [allowed_answer(member, X, rules) for member in self.members_]
         if len(answers) == 1:
             return answers[0]

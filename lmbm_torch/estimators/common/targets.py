@@ -114,7 +114,11 @@ def form_of_labels(y: Any, uncertain: str | None) -> LabelForm | None:
         return None
     table = open_frame(y)
     names = [*table.columns]
-    declared = {name for name in table.categories if _num_values(table.columns[name]) > 2}
+    declared = {
+        name
+        for name in table.categories
+        if len({value for value in table.columns[name].tolist() if value is not None and value == value}) > 2
+    }
     found = fit_labels(table.columns, names, classes=declared, uncertain=uncertain)
     if all(column.kind == "truths" for column in found.columns):
         return None
@@ -223,10 +227,6 @@ def _repeated(value: Any, count: int) -> np.ndarray:
     """Return a value for each instance, texts as objects."""
     values = np.asarray(value)
     return np.broadcast_to(values.astype(object if values.dtype.kind in "OU" else np.float64), (count,))
-
-
-def _num_values(values: np.ndarray) -> int:
-    return len({value for value in values.tolist() if value is not None and value == value})
 
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:

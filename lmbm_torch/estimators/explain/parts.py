@@ -64,7 +64,10 @@ def parts_of(classifier: Any, seen: np.ndarray, probability: float, centre: np.n
     if _is_tree(classifier) or _is_boosted(classifier):
         unit, rest, of_inputs = _of_trees(classifier, seen)
     elif np.shape(getattr(classifier, "coef_", ())) == (1, len(seen)):
-        unit, rest, of_inputs = _of_weights(classifier, seen, centre)
+        # Contributions to half the log-odds.
+        weights = classifier.coef_[0] / 2
+        unit, rest = "field", float(classifier.intercept_[0] / 2 + weights @ centre)
+        of_inputs = weights * (seen - centre)
     else:
         return _unknown(probability)
     total = rest + of_inputs.sum()
@@ -106,7 +109,7 @@ def parts_of_each(
         return [
             parts_of_each(own, X, probability[[label]], centre, names)[0] for label, own in enumerate(alone)
         ]
-    if not _is_explained(estimator):
+    if not (_is_tree(estimator) or _is_boosted(estimator) or hasattr(estimator, "coef_")):
         return [_unknown(each) for each in probability]
     seen = array(X)[0]
     centre = np.zeros(len(seen)) if centre is None else centre
@@ -144,10 +147,6 @@ def _unknown(probability: float) -> Parts:
     return Parts("unknown", float(probability), float(probability), np.zeros(0))
 
 
-def _is_explained(classifier: Any) -> bool:
-    return _is_tree(classifier) or _is_boosted(classifier) or hasattr(classifier, "coef_")
-
-
 def _is_tree(classifier: Any) -> bool:
     """Return whether a classifier is a tree or a forest whose probabilities ``shap`` can explain."""
     # Imported here, because only explanations need these classes.
@@ -162,12 +161,6 @@ def _is_boosted(classifier: Any) -> bool:
 
     kinds = (ensemble.GradientBoostingClassifier, ensemble.HistGradientBoostingClassifier)
     return isinstance(classifier, kinds)
-
-
-def _of_weights(classifier: Any, seen: np.ndarray, centre: np.ndarray) -> tuple[str, float, np.ndarray]:
-    """Return contributions of a linear classifier's inputs to half the log-odds."""
-    weights = classifier.coef_[0] / 2
-    return "field", float(classifier.intercept_[0] / 2 + weights @ centre), weights * (seen - centre)
 
 
 def _of_trees(classifier: Any, seen: np.ndarray) -> tuple[str, float, np.ndarray]:

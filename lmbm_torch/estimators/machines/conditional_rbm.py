@@ -238,7 +238,10 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
                 width, labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
             )
         self.model_ = model.to(self._device, self._dtype)
-        self.objective_ = self._objective()
+        self.objective_ = self.objective
+        if self.objective == "auto":
+            smaller = min(self.model_.num_labels, self.model_.num_hidden)
+            self.objective_ = "mle" if smaller <= LIMITS.likelihood else "mle_bp"
         batches = partial(self._batches, inputs, labels, weights)
         with bar(type(self).__name__, self.verbose) as tell:
             curve = _Curve(self.max_iter, tell)
@@ -363,13 +366,6 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         if self.dtype == "auto":
             return torch.float64 if self._device.type == "cpu" else torch.float32
         return DTYPES[self.dtype]
-
-    def _objective(self) -> str:
-        """Return the name of the objective to minimise: ``objective``, or what ``"auto"`` stands for."""
-        if self.objective != "auto":
-            return self.objective
-        smaller = min(self.model_.num_labels, self.model_.num_hidden)
-        return "mle" if smaller <= LIMITS.likelihood else "mle_bp"
 
     def _decodes_exactly(self, num_labels: int) -> bool:
         """Return whether decoding enumerates all label vectors."""

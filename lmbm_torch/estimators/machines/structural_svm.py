@@ -284,7 +284,11 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
     ) -> None:
         """Train on labels without missing values."""
         num_labels = labels.shape[1]
-        pairs = self._pairs(num_labels)
+        pairs: Any = self.graph
+        if isinstance(pairs, str):
+            places = range(num_labels)
+            pairs = combinations(places, 2) if pairs == "full" else pairwise(places)
+        pairs = list(pairs)
         with torch.device("cpu"):
             model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
         oracle = self._oracle(num_labels)
@@ -427,12 +431,6 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
 
     def _is_chain(self) -> bool:
         return isinstance(self.graph, str) and self.graph == "chain"
-
-    def _pairs(self, num_labels: int) -> list[tuple[int, int]]:
-        if not isinstance(self.graph, str):
-            return list(self.graph)
-        labels = range(num_labels)
-        return list(combinations(labels, 2) if self.graph == "full" else pairwise(labels))
 
     def _decoder(self, num_labels: int) -> Decoder:
         name = self.decoder

@@ -339,10 +339,6 @@ class Solved(NamedTuple):
     problems: KernelLabelProblems
     state: KernelState
 
-    def expansions(self) -> Expansions:
-        """Return the solution by label."""
-        return kernel_dual_coordinate.solution(self.problems, self.state)
-
     def in_order(self, ordering: np.ndarray) -> tuple[SigmoidBeliefNetwork, KernelLabelProblems]:
         """Return model and problems of a network with another order (labels,)."""
         return self.model.in_order(ordering), self.problems.in_order(ordering)
@@ -366,15 +362,11 @@ class SharedKernel:
     last: Solved | None = None
     template: Solved | None = None
 
-    def and_also(self, solutions: Sequence[Expansions]) -> SharedKernel:
-        """Return the data with further solutions, which replace solutions with the same parents."""
-        new = {each.parents.tobytes() for each in solutions}
-        others = [one for one in self.solutions if one.parents.tobytes() not in new]
-        return replace(self, solutions=(*others, *solutions))
-
     def after(self, solved: Solved) -> SharedKernel:
-        """Return the data with the solution of a network."""
-        return replace(self.and_also([solved.expansions()]), last=solved)
+        """Return the data with the solution of a network, which replaces a solution with the same parents."""
+        new = kernel_dual_coordinate.solution(solved.problems, solved.state)
+        others = [one for one in self.solutions if one.parents.tobytes() != new.parents.tobytes()]
+        return replace(self, solutions=(*others, new), last=solved)
 
     def as_template(self) -> SharedKernel:
         """Return the data for networks that differ from the last network by the order alone."""

@@ -338,19 +338,18 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         # Forget the state of ``partial_fit``.
         self._stream_sums, self._stream_visits = None, 0
         self.parents_ = self._given_parents(labels.shape[1])
-        if self._has_few_parents(labels):
-            inputs = self._scaled(X, sample_weight)
-            weights = self._label_weights(labels, sample_weight)
-            data = inputs, labels, sample_weight, weights
-            trained = train_few_parents(self._settings, *data, path, self.max_parents)
-        elif self.kernel == "linear":
-            if self.parent_scale != 1:
+        has_few_parents = self._has_few_parents(labels)
+        if self.kernel == "linear":
+            if self.parent_scale != 1 and not has_few_parents:
                 raise ValueError(
                     f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}"
                 )
             inputs = self._scaled(X, sample_weight)
-            weights = self._label_weights(labels, sample_weight)
-            trained = train_linear(self._settings, inputs, labels, sample_weight, weights, path)
+            data = inputs, labels, sample_weight, self._label_weights(labels, sample_weight), path
+            if has_few_parents:
+                trained = train_few_parents(self._settings, *data, self.max_parents)
+            else:
+                trained = train_linear(self._settings, *data)
         else:
             known = self._shared_kernel(X, sample_weight) if path.known is None else path.known
             self.kernel_ = known.kernel
@@ -359,7 +358,11 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             weights = None if known.template else self._label_weights(labels, sample_weight)
             data = known, labels, sample_weight, weights
             trained = train_kernel(self._settings, *data, path, self.parent_scale)
-            self._keep_support(X, cast(np.ndarray, trained.dual_coef))
+            # The instances with a non-zero dual of some label; one instance if there are none.
+            duals = cast(np.ndarray, trained.dual_coef)
+            self.support_ = np.flatnonzero(duals.any(0)) if duals.any() else np.array([0])
+            self.support_vectors_ = None if self.kernel_.is_precomputed else X[self.support_]
+            self.dual_coef_ = np.ascontiguousarray(duals[:, self.support_])
         self.objective_, self.duality_gap_ = trained.objective, trained.gap
         self._warn_unless_reached(trained.gap)
         self._take(trained, X, labels, sample_weight)
@@ -384,18 +387,14 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         return parent_matrix(self.parents, num_labels, self.label_names_)
 
     @property
-    def _ordering(self) -> Any:
-        is_free = self.parents_ is None or not isinstance(self.ordering, str)
-        return self.ordering if is_free else topological(cast(np.ndarray, self.parents_))
-
-    @property
     def _settings(self) -> NetworkSettings:
+        is_given = self.parents_ is not None and isinstance(self.ordering, str)
         return NetworkSettings(
             C=self.C_,
             margin=self.margin,
             degree=self.degree,
             solver=self.solver,
-            ordering=self._ordering,
+            ordering=topological(self.parents_) if is_given else self.ordering,
             parents=self.parents_,
             tol=self.tol,
             max_iter=self.max_iter,
@@ -556,12 +555,6 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
                 "for a gap, and exponentiated gradient needs all kernel values for each step"
             )
         return SharedKernel(kernel, kernel.gram(X, int(self.cache_size * 2**20)))
-
-    def _keep_support(self, X: Features, dual_coef: np.ndarray) -> None:
-        """Keep the instances with a non-zero dual of some label; one instance if there are none."""
-        self.support_ = np.flatnonzero(dual_coef.any(0)) if dual_coef.any() else np.array([0])
-        self.support_vectors_ = None if self.kernel_.is_precomputed else X[self.support_]
-        self.dual_coef_ = np.ascontiguousarray(dual_coef[:, self.support_])
 
     def _inputs(self, X: Features) -> Features:
         """Return the features, or with a kernel Σ_j dual_coef_kj k(x, support_vector_j) for each label k."""

@@ -85,7 +85,9 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
             UserWarning: too few instances are held out for the coverage, so no label is excluded.
         """
         check_parameters(self)
-        self._check_estimator()
+        if not hasattr(self.estimator, "predict_proba"):
+            name = type(self.estimator).__name__
+            raise ValueError(f"estimator: expected a classifier with predict_proba, got {name}")
         labels = self._encode(y)
         if self.binarizer_ is not None:
             raise ValueError("y: expected a label matrix, got classes")
@@ -109,11 +111,6 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         self.estimator_ = estimator.fit(some_instances(X, train), some_instances(y, train))
         self.threshold_ = self._threshold(some_instances(X, held_out), labels[held_out])
         return self
-
-    def _check_estimator(self) -> None:
-        if not hasattr(self.estimator, "predict_proba"):
-            name = type(self.estimator).__name__
-            raise ValueError(f"estimator: expected a classifier with predict_proba, got {name}")
 
     @abstractmethod
     def _threshold(self, X: Any, labels: np.ndarray) -> float:

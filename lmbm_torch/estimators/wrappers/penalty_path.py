@@ -145,7 +145,8 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.C_ = float(self.Cs_[self.scores_.mean(0).argmax()])
         (self.estimator_,) = spread(_fitted, kept, [self._to_fit(self.C_, seeds)])
         self.estimator_.label_names_ = self.label_names_
-        self.C_edge_ = self.estimator_.C_edge_ = _edge(self.C_, self.Cs_)
+        ends = {} if self.Cs_[0] == self.Cs_[-1] else {self.Cs_[0]: "smallest", self.Cs_[-1]: "largest"}
+        self.C_edge_ = self.estimator_.C_edge_ = ends.get(self.C_)
         # With one or two values the chosen value is always an end, and a warning would say nothing.
         if self.C_edge_ is not None and len(self.Cs_) > 2:
             further = {"smallest": "smaller", "largest": "larger"}[self.C_edge_]
@@ -297,13 +298,6 @@ def _scores(
 ) -> tuple[list[float], list[int]]:
     """Return the result of :meth:`PenaltyPathClassifier._score_path` for one fold, in a worker."""
     return classifier._score_path(seeds, *known, *fold)
-
-
-def _edge(C: float, values: np.ndarray) -> str | None:
-    """Return "smallest" or "largest" if C is the first or last of ascending values; None if C is inside."""
-    if values[0] == values[-1]:
-        return None
-    return {values[0]: "smallest", values[-1]: "largest"}.get(C)
 
 
 def _fitted(known: tuple[Any, Any, Any], classifier: Any) -> Any:

@@ -355,13 +355,19 @@ def update(
     check_count("num_iters", num_iters)
     check_shape("state.probabilities", state.probabilities, *problem.targets.shape)
     if tol is not None and state.num_iters == NEWTON_AFTER and isinstance(problem, MulticlassProblem):
-        state = finish(problem, state, _passes_ahead(state.halfway, state.gap, tol))
+        # Passes until ``tol``, by the decrease of the gap in the last half of ``NEWTON_AFTER``.
+        ahead, halfway, gap = np.inf, state.halfway, state.gap
+        if gap < halfway:
+            ahead = NEWTON_AFTER / 2 * np.log(gap / tol) / np.log(halfway / gap)
+        state = finish(problem, state, ahead)
         if state.gap <= tol:
             return state
     probabilities, coef = state.probabilities.clone(), state.coef.clone()
     divergences = state.divergences.clone()
     for made in range(state.num_iters, state.num_iters + num_iters):
-        for index in _blocks(_violators(divergences), seed, made):
+        # The instances that make up nearly all of the gap.
+        violators = (divergences > 0.01 * divergences.mean()).nonzero()[:, 0]
+        for index in _blocks(violators, seed, made):
             rows = problem.rows(index)
             scores = problem.scores(rows, coef)
             own, upper = probabilities[index], problem.upper[index]
@@ -396,18 +402,6 @@ def finish(problem: MulticlassProblem, state: LogisticState, passes: float = np.
     probabilities = maximise(factor, problem.targets, problem.upper)
     found = _certified(problem, probabilities, state.num_iters)
     return found if found.dual > state.dual else state
-
-
-def _passes_ahead(halfway: float, gap: float, tol: float) -> float:
-    """Estimate the passes until ``tol`` from the decrease of the gap in the last half of ``NEWTON_AFTER``."""
-    if gap >= halfway:
-        return np.inf
-    return NEWTON_AFTER / 2 * np.log(gap / tol) / np.log(halfway / gap)
-
-
-def _violators(divergences: Tensor) -> Tensor:
-    """Select the instances that make up nearly all of the gap."""
-    return (divergences > 0.01 * divergences.mean()).nonzero()[:, 0]
 
 
 def _blocks(index: Tensor, seed: int, made: int) -> Iterator[Tensor]:

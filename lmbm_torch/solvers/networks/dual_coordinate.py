@@ -55,7 +55,8 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
     labels, tol, num_iters, seed = work(problems, state, **settings)
     if not len(labels):
         return state
-    left = patience(problems) * (1 + _stage(problems, state)) - state.num_iters
+    place = 0 if state.stage is None else [*problems.stages()].index(state.stage)
+    left = patience(problems) * (1 + place) - state.num_iters
     if left <= 0:
         return _finished(problems, state, labels, tol)
     # As an integer, since the kernel would be compiled again for a float.
@@ -95,11 +96,6 @@ def _stored(problems: LabelProblems) -> int:
     """Return the number of stored feature values."""
     features = problems.features
     return features.nnz if isinstance(features, sparse.csr_array) else features.size
-
-
-def _stage(problems: LabelProblems, state: NetworkState) -> int:
-    """Return the number of stages before the state's stage."""
-    return 0 if state.stage is None else [*problems.stages()].index(state.stage)
 
 
 def _finished(problems: LabelProblems, state: NetworkState, labels: np.ndarray, tol: float) -> NetworkState:

@@ -390,11 +390,7 @@ def feature_rows(features: Features) -> Features:
     if values.dtype not in (np.float32, np.float64):
         raise TypeError(f"features: expected float32 or float64, got {values.dtype}")
     check_finite("features", values)
-    return _as_fast_rows(features)
-
-
-def _as_fast_rows(features: Features) -> Features:
-    """Return the features as an array or as CSR, whichever the solvers read faster."""
+    # An array or CSR, whichever the solvers read faster.
     rows, columns = features.shape  # pyright: ignore[reportGeneralTypeIssues]
     if isinstance(features, sparse.csr_array):
         return features.toarray() if features.nnz > MOSTLY_FULL * rows * columns else features
