@@ -221,7 +221,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
             state = fit_dual(dual, tol=self.tol, max_iter=self.max_iter, start=start, progress=tell)
         path.C, path.state = self.C_, state
         self.model_ = self._on_device(model)
-        self._undo_scaling(model)
+        model.undo_scaling(self.feature_scale_, self.feature_shift_)
         self.clique_coef_ = state.weights.cliques
         self.coef_ = self._array(model.feature_weight)
         self.intercept_ = self._array(model.bias)

@@ -251,7 +251,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
             else:
                 self._descend(batches, weights, self._approximate_loss(seed), seed, curve)
         self.model_ = self._of_all_columns(back)
-        self._undo_scaling(self.model_)
+        self.model_.undo_scaling(self.feature_scale_, self.feature_shift_)
         self.loss_curve_ = np.array(curve.losses)
         self.model_.zero_grad()
         self.model_.requires_grad_(False)

@@ -315,7 +315,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         )
         state = self._learn_by_sums(problem, path) if is_summed else self._learn_by_labellings(problem, path)
         path.C, path.state = self.C_, state
-        self._undo_scaling(model)
+        model.undo_scaling(self.feature_scale_, self.feature_shift_)
         _, couplings = state.weights
         self.coef_ = self._array(model.feature_weight)
         self.intercept_ = self._array(model.bias)

@@ -409,7 +409,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         self.model_ = self._on_device(trained.model)
         self.ordering_, self.max_parents_ = trained.ordering, trained.max_parents
         if self.kernel == "linear":
-            self._undo_scaling(self.model_)
+            self.model_.undo_scaling(self.feature_scale_, self.feature_shift_)
             self.coef_ = self._array(self.model_.feature_weight)
         self.intercept_, self.parent_coef_ = self._array(self.model_.bias), trained.parents
         self.n_iter_, self.mean_loss_ = trained.num_iters, trained.mean_loss

@@ -100,7 +100,7 @@ def _stored(problems: LabelProblems) -> int:
 
 def _finished(problems: LabelProblems, state: NetworkState, labels: np.ndarray, tol: float) -> NetworkState:
     """Run interior points for some labels; keep a label's result if its gap is smaller."""
-    sees, duals = problems.sees(), state.dual_coef.copy()
+    sees, duals = problems.sees, state.dual_coef.copy()
 
     def finish(label: int, stop: np.ndarray) -> None:
         spins, upper = problems.spins[label], problems.upper_of(label)

@@ -90,7 +90,7 @@ class JointKernel:
 
     def __init__(self, problems: KernelLabelProblems, values: np.ndarray, index: np.ndarray | slice) -> None:
         self.values = values
-        self._sees, self._scale = problems.sees(), problems.scale
+        self._sees, self._scale = problems.sees, problems.scale
         self._context = np.ascontiguousarray(problems.context[index].T, values.dtype)
         self._seen = np.zeros(len(self._context), bool)
 
@@ -460,7 +460,7 @@ def _solve(
     size = problems.num_instances
     if joint is None:
         return [size * solve_parts(problems, boxes, tols, num_iters, random)] * len(boxes)
-    sees = problems.sees()[:, list(boxes)]
+    sees = problems.sees[:, list(boxes)]
     at_once = min(torch.get_num_threads(), len(boxes))
     if is_one := bool((sees == sees[:, :1]).all()):
         joint.of(next(iter(boxes)))

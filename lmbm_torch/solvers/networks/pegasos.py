@@ -69,7 +69,7 @@ def step_along(
         visits += len(batch)
         weight = np.array([1.0, visits])[:, None, None]
         sums[:, columns] += weight * (rows.T @ steps)
-        sums[:, width:] += weight * (context.T @ steps) * problems.sees()
+        sums[:, width:] += weight * (context.T @ steps) * problems.sees
     return hit
 
 

@@ -1,6 +1,6 @@
 """The hinge problems of a sigmoid belief network: one binary problem for each label, with the same inputs.
 
-Also the states of the dual solvers, the stages of training, and paths over C.
+Also the states of the dual solvers and the stages of training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy import sparse
 from lmbm_torch.checks import check_finite, check_labels, check_permutation, check_positive, check_shape
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.kernels.threads import single_threaded
-from lmbm_torch.solvers.base import Solver, SolverState, relative_gap, run
+from lmbm_torch.solvers.base import SolverState, relative_gap
 
 Features = np.ndarray | sparse.csr_array
 
@@ -27,7 +27,6 @@ MANY_COLUMNS = 100
 MOSTLY_ZEROS = 0.1
 # Largest share of non-zero values for CSR: beyond, CSR is as large as an array and 1.1 to 6.7 times as slow.
 MOSTLY_FULL = 2 / 3
-
 
 ROUNDS_PER_CALLBACK = 5
 
@@ -154,12 +153,9 @@ class NetworkProblems(HingeProblem, ABC):
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
         """Return the weights (columns, labels) of duals (labels, instances)."""
 
+    @cached_property
     def sees(self) -> np.ndarray:
         """Return a mask (columns of the context, labels), true if the label has a weight; read-only."""
-        return self._sees
-
-    @cached_property
-    def _sees(self) -> np.ndarray:
         column = np.arange(self.context.shape[1])[:, None]
         return (column < self.shared) | ((column >= self.own[:-1]) & (column < self.own[1:]))
 
@@ -297,7 +293,7 @@ class LabelProblems(NetworkProblems):
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
         """Return w_k = Σ_l α_lk s_lk (features, context)_l, (columns, labels)."""
         signed = (dual_coef * self.spins).T
-        return np.vstack([self.features.T @ signed, (self.context.T @ signed) * self.sees()])
+        return np.vstack([self.features.T @ signed, (self.context.T @ signed) * self.sees])
 
 
 def network_structure(
@@ -517,15 +513,6 @@ class UpdateSettings(TypedDict, total=False):
     positions: Sequence[int] | None
 
 
-class Work(NamedTuple):
-    """The settings of an update, and the unsolved labels by position."""
-
-    labels: np.ndarray
-    tol: float
-    num_iters: int
-    seed: int
-
-
 def work(
     problems: NetworkProblems,
     state: NetworkState,
@@ -533,8 +520,8 @@ def work(
     num_iters: int = 1,
     seed: int = 0,
     positions: Sequence[int] | None = None,
-) -> Work:
-    """Check an update's settings, and select the unsolved labels.
+) -> tuple[np.ndarray, float, int, int]:
+    """Check an update's settings; return the unsolved labels by position, ``tol``, ``num_iters``, ``seed``.
 
     Raises:
         ValueError: a state of other problems, unknown positions.
@@ -547,7 +534,7 @@ def work(
             f"positions: expected numbers of labels from 0 to {len(every) - 1}, got {list(positions)}"
         )
     labels = np.arange(len(every)) if positions is None else np.unique(np.array(positions, np.int64))
-    return Work(labels[unsolved(state, labels, tol)], tol, num_iters, seed)
+    return labels[unsolved(state, labels, tol)], tol, num_iters, seed
 
 
 def limits(state: NetworkState, tol: float, left: int, watched: bool) -> dict[str, Any]:
@@ -575,30 +562,3 @@ def following_stage(problems: NetworkProblems, state: NetworkState) -> range | N
     stages = list(problems.stages())
     following = stages[stages.index(state.stage) + 1 :] if state.stage in stages else []
     return following[0] if following else None
-
-
-def path(
-    solver: Solver[NetworkState], problems: NetworkProblems, penalties: Sequence[float], **settings: Any
-) -> Iterator[NetworkState]:
-    """Solve for one C after another; each start is the last solution's duals, scaled to the new box.
-
-    Args:
-        penalties: values of C.
-        settings: arguments of :func:`~lmbm_torch.solvers.base.run`.
-
-    Yields:
-        The state for each of ``penalties``, in the given order (ascending order is fastest).
-
-    Raises:
-        ValueError: a penalty is not above zero; see also :func:`~lmbm_torch.solvers.base.run`.
-    """
-    weight = problems.upper / problems.C
-    duals, last = None, None
-    for C in penalties:
-        check_positive("penalties", C)
-        problems = replace(problems, C=C, upper=C * weight)
-        if duals is not None:
-            duals = np.minimum(duals * (C / last), problems.upper)
-        state = run(solver, problems, start=solver.init(problems, duals), **settings)
-        yield state
-        duals, last = state.dual_coef, C
