@@ -37,16 +37,18 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
     from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
     from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
-    from lmbm_torch.estimators.wrappers.conformal import ConformalClassifier
+    from lmbm_torch.estimators.wrappers.conformal import (
+        ConformalClassifier,
+        JointConformalClassifier,
+        RiskControlledClassifier,
+    )
     from lmbm_torch.estimators.wrappers.constrained import ConstrainedClassifier
     from lmbm_torch.estimators.wrappers.hierarchical import HierarchicalClassifier
-    from lmbm_torch.estimators.wrappers.joint_conformal import JointConformalClassifier
     from lmbm_torch.estimators.wrappers.penalty_path import (
         LMBMClassifierCV,
         LMSBNClassifierCV,
         StructuralSVMClassifierCV,
     )
-    from lmbm_torch.estimators.wrappers.risk_control import RiskControlledClassifier
     from lmbm_torch.estimators.wrappers.threshold_tuning import ThresholdTunedClassifier
 
 __all__ = [

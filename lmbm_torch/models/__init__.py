@@ -7,10 +7,9 @@ training, files and prediction work with the model.
 from lmbm_torch.models.base import Model
 from lmbm_torch.models.boltzmann import BoltzmannMachine
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
-from lmbm_torch.models.emissions import Bernoulli, Gaussian, Multinomial
 from lmbm_torch.models.encoders import ConvolutionalEncoder
 from lmbm_torch.models.factor_graph import FactorGraph
-from lmbm_torch.models.hidden_markov import HiddenMarkov
+from lmbm_torch.models.hidden_markov import Bernoulli, Gaussian, HiddenMarkov, Multinomial
 from lmbm_torch.models.onnx import export_onnx
 from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
 

@@ -34,8 +34,8 @@ from lmbm_torch.files import (
 )
 from lmbm_torch.incoming import lines
 from lmbm_torch.persistence import save
-from lmbm_torch.persistence.checkpoints import check_whole
-from lmbm_torch.prediction.decoders import with_settings
+from lmbm_torch.persistence.files import check_whole
+from lmbm_torch.prediction.trained import with_settings
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():

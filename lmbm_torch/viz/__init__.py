@@ -3,7 +3,6 @@
 from lmbm_torch.extras import naming_extras
 
 with naming_extras():
-    from lmbm_torch.viz.comparisons import bar_chart
     from lmbm_torch.viz.dependencies import (
         coupling_heatmap,
         dependency_heatmap,
@@ -11,7 +10,7 @@ with naming_extras():
         transition_heatmap,
     )
     from lmbm_torch.viz.images import image_grid, image_rows, segment_displays, weight_filters
-    from lmbm_torch.viz.quality import label_chart, node_histogram, reliability_diagram
+    from lmbm_torch.viz.quality import bar_chart, label_chart, node_histogram, reliability_diagram
 
 __all__ = [
     "bar_chart",

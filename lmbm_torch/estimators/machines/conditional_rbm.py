@@ -41,7 +41,7 @@ from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.messages.modes import marginal_modes
 from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.losses import exact_negative_log_likelihood
-from lmbm_torch.losses.methods import METHODS
+from lmbm_torch.losses.latent import METHODS
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
@@ -130,7 +130,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
             propagation; ``"mle_mf"``: the same by mean field; ``"lssvm"``: the latent structural SVM;
             ``"mssvm"``: the marginal structural SVM; ``"cd"``: contrastive divergence with one step;
             ``"cd_percloss"``: CD-PercLoss with ten steps; or ``"auto"``: ``"mle"`` for at most 10 labels or
-            10 hidden units, otherwise ``"mle_bp"``. See :data:`~lmbm_torch.losses.methods.METHODS`.
+            10 hidden units, otherwise ``"mle_bp"``. See :data:`~lmbm_torch.losses.latent.METHODS`.
         decoder: ``"exact"``: the most probable label vector, by enumeration of at most 2^22 label vectors,
             also in the training of ``"mssvm"``; ``"matched"``: the same inference as in training, as in
             belief_propagation_in_crbms_2017 (section 6): the modes of the labels' marginals, which get the

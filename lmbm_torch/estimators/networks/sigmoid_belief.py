@@ -38,11 +38,11 @@ from lmbm_torch.estimators.common.settings import (
     check_parameters,
 )
 from lmbm_torch.estimators.common.targets import predicted_sparse
-from lmbm_torch.estimators.networks.few_parents import train_few_parents
 from lmbm_torch.estimators.networks.network_training import (
     NetworkSettings,
     SharedKernel,
     Trained,
+    train_few_parents,
     train_kernel,
     train_linear,
 )
@@ -94,7 +94,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             :mod:`~lmbm_torch.solvers.networks.chosen_parents`; only for the linear kernel, degree 2, dual
             coordinate descent and no missing labels. Workers of joblib's active backend train blocks of
             labels. None for all earlier labels; ``"auto"`` for all of up to 128 labels, beyond by
-            cross-validation where possible, see :mod:`~lmbm_torch.estimators.networks.few_parents`.
+            cross-validation where possible, see :mod:`~lmbm_torch.estimators.networks.network_training`.
         parents: a given directed acyclic graph: a matrix (labels, labels), 1 where the label of the row has
             the label of the column as parent; {label: parents}; or a ``networkx.DiGraph`` with edges from
             parents to children. Labels are column names or numbers. Only with degree 2 and without a number

@@ -23,7 +23,7 @@ from lmbm_torch.estimators.common import targets
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import Constraints, HasMethods, StrOptions, check_parameters
 from lmbm_torch.estimators.explain.explanations import Answer, Explanation, explanation
-from lmbm_torch.estimators.explain.hierarchies import HierarchyFields, means_of
+from lmbm_torch.estimators.explain.parts import HierarchyFields, means_of
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
 
 ROOT = -1
@@ -345,7 +345,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
             label, and the labels that change with the label under the hierarchy. For decision trees and
             linear classifiers, also one for each label (``MultiOutputClassifier``) or in a pipeline, the
             probability is a sum of contributions, see
-            :class:`~lmbm_torch.estimators.explain.hierarchies.HierarchyFields`.
+            :class:`~lmbm_torch.estimators.explain.parts.HierarchyFields`.
 
         Raises:
             ModuleNotFoundError: the estimator has trees, and ``shap`` is not installed.
