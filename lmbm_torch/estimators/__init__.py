@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
     from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
     from lmbm_torch.estimators.chains.validation import cross_val_predict_sequences
-    from lmbm_torch.estimators.classes.kernel_logistic import KernelLogisticRegression
-    from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
+    from lmbm_torch.estimators.classes import KernelLogisticRegression, MultiClassSVM
     from lmbm_torch.estimators.common.saving import make_pipeline
     from lmbm_torch.estimators.graphs.classifier import GraphClassifier
     from lmbm_torch.estimators.graphs.grid import GridClassifier

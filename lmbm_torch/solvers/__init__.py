@@ -24,7 +24,7 @@ Import a problem and a solver from their modules::
 * Conditional random fields: ``chains.linear`` by ``structural.lbfgs``, ``chains.iterative_scaling`` or, with
   an elastic net, ``chains.elastic_net``; in the dual ``chains.tree_likelihood``; with hidden labels
   ``chains.expectation_maximisation``.
-* Kernel logistic regression: ``logistic.smo``.
+* Kernel logistic regression: ``smo``.
 
 The remaining modules are internal and may change.
 """

@@ -114,7 +114,7 @@ ROOMS = {
     "solvers.structural": FOR_SOLVERS | {"solvers.networks.problems"},
     "solvers.machines": FOR_SOLVERS | {"solvers.networks.problems"},
     "solvers.chains": FOR_SOLVERS | {"solvers.networks.problems", "solvers.structural"},
-    "solvers.logistic": FOR_SOLVERS,
+    "solvers.smo": FOR_SOLVERS,
     "training.callbacks": {"training"},
 }
 # Rooms within rooms: a plain reference imports no compiled loop, which it is the judge of.
@@ -327,7 +327,7 @@ def test_circles_are_seen(late):
         ("kernels.dual.machine", "from numba import njit"),
         ("training.gradient", "import matplotlib.pyplot as plt"),
         ("data.dataset", "import pandas"),
-        ("solvers.logistic.smo", "from cvxpy import Variable"),
+        ("solvers.smo", "from cvxpy import Variable"),
         ("inference.enumeration.exact", "from lmbm_torch.inference.enumeration.one_side import _rows"),
         ("inference.enumeration.one_side", "from lmbm_torch.inference.search import beam_search"),
         ("solvers.networks.problems", "from lmbm_torch.solvers.machines.problem import SharedProblem"),

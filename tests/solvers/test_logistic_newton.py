@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lmbm_torch.solvers import gram as kernels
+from lmbm_torch.solvers import smo
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
-from lmbm_torch.solvers.logistic import smo
-from lmbm_torch.solvers.logistic.smo import MulticlassProblem
+from lmbm_torch.solvers.smo import MulticlassProblem
 
 
 def random_problem(seed, instances=60, classes=4, C=1e4, rank=5, dtype=torch.float64):
