@@ -18,7 +18,6 @@ from lmbm_torch.losses.likelihood import (
     negative_log_likelihood,
     negative_pseudo_likelihood,
 )
-from lmbm_torch.losses.relaxed import relaxed_squared_error, relaxed_structured_hinge, sparse_map_loss
 from lmbm_torch.losses.structured import (
     chain_negative_log_likelihood,
     chain_structured_hinge,
@@ -42,9 +41,6 @@ __all__ = [
     "mean_field_negative_log_likelihood",
     "negative_log_likelihood",
     "negative_pseudo_likelihood",
-    "relaxed_squared_error",
-    "relaxed_structured_hinge",
-    "sparse_map_loss",
     "structured_hinge",
     "undirected_log_loss_bound",
 ]

@@ -20,7 +20,7 @@ def changed_pixel_error(preds: Labels, target: Labels, corrupted: Labels) -> Flo
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.metrics import changed_pixel_error
+        >>> from lmbm_torch.metrics.pixels import changed_pixel_error
         >>> clean, corrupted = torch.tensor([[1, 0, 1]]), torch.tensor([[0, 1, 1]])
         >>> changed_pixel_error(torch.tensor([[1, 1, 1]]), clean, corrupted)
         tensor(0.5000)

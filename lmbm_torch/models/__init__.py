@@ -9,20 +9,17 @@ from lmbm_torch.models.boltzmann import BoltzmannMachine
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.models.encoders import ConvolutionalEncoder
 from lmbm_torch.models.factor_graph import FactorGraph
-from lmbm_torch.models.hidden_markov import Bernoulli, Gaussian, HiddenMarkov, Multinomial
+from lmbm_torch.models.hidden_markov import HiddenMarkov
 from lmbm_torch.models.onnx import export_onnx
 from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
 
 __all__ = [
-    "Bernoulli",
     "BoltzmannMachine",
     "ConditionalRBM",
     "ConvolutionalEncoder",
     "FactorGraph",
-    "Gaussian",
     "HiddenMarkov",
     "Model",
-    "Multinomial",
     "RestrictedBoltzmannMachine",
     "SigmoidBeliefNetwork",
     "export_onnx",

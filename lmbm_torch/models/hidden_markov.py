@@ -24,8 +24,6 @@ from lmbm_torch.models.base import StoredModule
 from lmbm_torch.shapes import Bool, Float, Int
 from lmbm_torch.verdicts import number, refuse_unless
 
-__all__ = ["Bernoulli", "Gaussian", "Multinomial"]
-
 
 class Emission(StoredModule):
     """The base class of log P(x_t | y_t) for observations in rows, with an estimate from weighted rows.
@@ -39,7 +37,7 @@ class Emission(StoredModule):
         ValueError: counts below one.
 
     Examples:
-        >>> from lmbm_torch.models import Bernoulli
+        >>> from lmbm_torch.models.hidden_markov import Bernoulli
         >>> from lmbm_torch.models.hidden_markov import Emission
         >>> isinstance(Bernoulli(num_states=2, num_features=3), Emission)
         True
@@ -84,7 +82,7 @@ class Multinomial(Emission):
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.models import Multinomial
+        >>> from lmbm_torch.models.hidden_markov import Multinomial
         >>> Multinomial(num_states=2, num_features=4).log_prob(torch.eye(4)[:1]).exp()
         tensor([[0.2500, 0.2500]])
     """
@@ -124,7 +122,7 @@ class Bernoulli(Emission):
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.models import Bernoulli
+        >>> from lmbm_torch.models.hidden_markov import Bernoulli
         >>> Bernoulli(num_states=2, num_features=3).log_prob(torch.tensor([[1.0, 0.0, 1.0]])).exp()
         tensor([[0.1250, 0.1250]])
     """
@@ -167,7 +165,7 @@ class Gaussian(Emission):
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.models import Gaussian
+        >>> from lmbm_torch.models.hidden_markov import Gaussian
         >>> Gaussian(num_states=2, num_features=1).log_prob(torch.zeros(1, 1))
         tensor([[-0.9189, -0.9189]])
     """
@@ -329,7 +327,8 @@ class HiddenMarkov(StoredModule):
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.models import HiddenMarkov, Multinomial
+        >>> from lmbm_torch.models import HiddenMarkov
+        >>> from lmbm_torch.models.hidden_markov import Multinomial
         >>> model = HiddenMarkov(Multinomial(num_states=2, num_features=2))
         >>> model(torch.eye(2)[None]).score(torch.tensor([[0, 1]])).exp()
         tensor([0.0625])

@@ -18,15 +18,8 @@ from lmbm_torch.prediction.advice import advice
 from lmbm_torch.prediction.findings import Findings
 from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.shapes import Float, Int
-from lmbm_torch.viz import (
-    bar_chart,
-    coupling_heatmap,
-    dependency_heatmap,
-    label_chart,
-    node_histogram,
-    reliability_diagram,
-)
-from lmbm_torch.viz.quality import change_chart
+from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap
+from lmbm_torch.viz.quality import bar_chart, change_chart, label_chart, node_histogram, reliability_diagram
 
 # Of the confidence intervals of the metrics: level, bootstrap samples and seed.
 LEVEL = 0.95

@@ -43,7 +43,7 @@ def dependency_heatmap(
 
     Examples:
         >>> import numpy as np
-        >>> from lmbm_torch.viz import dependency_heatmap
+        >>> from lmbm_torch.viz.dependencies import dependency_heatmap
         >>> figure = dependency_heatmap(np.array([[0.0, 0.0], [0.7, 0.0]]), ["sea", "beach"], np.arange(2))
         >>> figure.axes[0].get_xlabel()
         'parent'
@@ -71,7 +71,7 @@ def coupling_heatmap(
 
     Examples:
         >>> import numpy as np
-        >>> from lmbm_torch.viz import coupling_heatmap
+        >>> from lmbm_torch.viz.dependencies import coupling_heatmap
         >>> figure = coupling_heatmap(np.array([[0.0, 0.7], [0.7, 0.0]]), ["sea", "beach"])
         >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
         ['sea', 'beach']
@@ -93,7 +93,7 @@ def transition_heatmap(transition: Float[np.ndarray, "states states"], label_nam
 
     Examples:
         >>> import numpy as np
-        >>> from lmbm_torch.viz import transition_heatmap
+        >>> from lmbm_torch.viz.dependencies import transition_heatmap
         >>> figure = transition_heatmap(np.array([[1.0, -1.0], [0.0, 2.0]]), ["noun", "verb"])
         >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
         ['noun', 'verb']
@@ -161,7 +161,7 @@ def graph_of_marginals(
     Examples:
         >>> import torch
         >>> from lmbm_torch import FactorEnergy, marginals
-        >>> from lmbm_torch.viz import graph_of_marginals
+        >>> from lmbm_torch.viz.dependencies import graph_of_marginals
         >>> energy = FactorEnergy.of((2, 2), [((0, 1), torch.eye(2))])
         >>> len(graph_of_marginals(energy, marginals(energy).states[0]).axes[0].patches)
         4

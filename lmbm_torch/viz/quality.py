@@ -45,7 +45,7 @@ def bar_chart(
             or values outside [0, 1].
 
     Examples:
-        >>> from lmbm_torch.viz import bar_chart
+        >>> from lmbm_torch.viz.quality import bar_chart
         >>> figure = bar_chart({"exact match": {"LMSBN": 0.71, "SVMs": 0.53}}, shares=["exact match"])
         >>> len(figure.axes)
         1
@@ -149,7 +149,7 @@ def label_chart(
 
     Examples:
         >>> import numpy as np
-        >>> from lmbm_torch.viz import label_chart
+        >>> from lmbm_torch.viz.quality import label_chart
         >>> figure = label_chart(["sea", "beach"], np.array([9, 4]), {"F1": np.array([0.9, 0.5])})
         >>> len(figure.axes)
         1
@@ -182,7 +182,7 @@ def reliability_diagram(
 
     Examples:
         >>> import numpy as np
-        >>> from lmbm_torch.viz import reliability_diagram
+        >>> from lmbm_torch.viz.quality import reliability_diagram
         >>> bins = np.array([0.2, 0.8]), np.array([0.25, 0.75]), np.array([40, 60])
         >>> len(reliability_diagram({"labels": bins}).axes)
         2
@@ -268,7 +268,7 @@ def node_histogram(
         ValueError: there is no instance, or a count is below zero.
 
     Examples:
-        >>> from lmbm_torch.viz import node_histogram
+        >>> from lmbm_torch.viz.quality import node_histogram
         >>> node_histogram([0, 1, 6, 40]).axes[0].get_title()
         '4 instances, 1 without a search, at most 40'
     """

@@ -6,7 +6,8 @@ import pytest
 import torch
 from problems.small import gradient_module
 
-from lmbm_torch.models import ConditionalRBM, Gaussian, HiddenMarkov, RestrictedBoltzmannMachine
+from lmbm_torch.models import ConditionalRBM, HiddenMarkov, RestrictedBoltzmannMachine
+from lmbm_torch.models.hidden_markov import Gaussian
 from lmbm_torch.training.structured import quadratic
 
 

@@ -20,7 +20,8 @@ from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.training.structured import StructuredModule
-from lmbm_torch.viz import coupling_heatmap, dependency_heatmap, node_histogram
+from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap
+from lmbm_torch.viz.quality import node_histogram
 
 with naming_extras():
     from lightning.pytorch import Callback, LightningModule, Trainer

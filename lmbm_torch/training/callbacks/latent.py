@@ -28,7 +28,7 @@ from lmbm_torch.shapes import Float
 from lmbm_torch.training.callbacks.display import EvaluationCallback, log_figure, writers
 from lmbm_torch.training.latent import LatentModule
 from lmbm_torch.training.parallel_chains import ParallelChainsModule
-from lmbm_torch.viz import image_grid, image_rows, weight_filters
+from lmbm_torch.viz.images import image_grid, image_rows, weight_filters
 
 with naming_extras():
     from lightning.pytorch import Callback, LightningModule, Trainer
