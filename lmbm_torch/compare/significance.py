@@ -1,8 +1,6 @@
-"""Paired tests of two methods: over splits with overlapping training sets, and over data sets."""
+"""Paired tests of two methods over splits with overlapping training sets."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -50,32 +48,6 @@ def corrected_t_test(first: np.ndarray, second: np.ndarray, test_per_train: floa
     if error == 0:
         return float(not differences.any())
     return float(2 * stats.t.sf(abs(differences.mean()) / error, len(differences) - 1))
-
-
-def signed_ranks(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the two-sided p-value for equal medians over data sets, by Wilcoxon's signed-rank test.
-
-    Demšar (2006), section 3.1.3, recommends this test for two methods on several data sets.
-
-    Args:
-        first, second: ``(sets,)``, values of two methods on the same data sets; if all are equal, p is 1.
-    """
-    check_shape("second", second, len(first))
-    differences = np.subtract(first, second)
-    if not differences.any():
-        return 1.0
-    found: Any = stats.wilcoxon(differences)
-    return float(found.pvalue)
-
-
-def critical_difference(num_methods: int, num_sets: int, level: float = 0.05) -> float:
-    """Return the smallest significant difference of average ranks, by Nemenyi's test.
-
-    The value is q √(k (k + 1) / (6 N)) for k methods and N data sets; q is the quantile of the studentized
-    range divided by √2 (Demšar 2006, section 3.2.2).
-    """
-    quantile = stats.studentized_range.ppf(1 - level, num_methods, np.inf) / np.sqrt(2)
-    return float(quantile * np.sqrt(num_methods * (num_methods + 1) / (6 * num_sets)))
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:

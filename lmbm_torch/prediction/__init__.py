@@ -3,5 +3,5 @@
 * ``predictor``: one predictor for run directories, checkpoints, saved models and estimators; ``trained`` and
   ``decoders``: parts of a trained model's;
 * ``reading``, ``answers``, ``tables``: rows in, predictions and metrics out;
-* ``findings``: how good they are; ``advice``: what to do next.
+* ``findings``: how good they are, and what to do next.
 """

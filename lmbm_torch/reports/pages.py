@@ -14,8 +14,7 @@ from torch import Tensor
 
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import Mode, check_free, write_figure, write_text
-from lmbm_torch.prediction.advice import advice
-from lmbm_torch.prediction.findings import Findings
+from lmbm_torch.prediction.findings import Findings, advice
 from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap

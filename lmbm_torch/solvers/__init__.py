@@ -13,8 +13,7 @@ Import a problem and a solver from their modules::
   ``networks.exponentiated_gradient`` or ``networks.pegasos``; with kernels ``networks.kernel_problems`` by
   ``networks.kernel_dual_coordinate``; with few parents for each of many labels ``networks.chosen_parents``.
 * Boltzmann machines: ``machines.problem`` by ``machines.proximal_newton`` or ``machines.dual_coordinate``.
-* Structural SVMs: ``structural.problems``, ``structural.label_vectors`` (for losses other than Hamming with
-  ``structural.task_losses``) and ``chains.problems`` by
+* Structural SVMs: ``structural.problems``, ``structural.label_vectors`` and ``chains.problems`` by
   ``structural.frank_wolfe``; for few labels, long chains, many positions or columns in unlike units
   ``structural.label_vectors`` and ``chains.linear`` by ``structural.smoothing``.
 * Chains with kernels: ``chains.kernel_problem`` by ``chains.smo`` or ``chains.exponentiated_gradient``; the

@@ -20,10 +20,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from scipy import stats
 from scipy.stats import rankdata
 
+from lmbm_torch.checks import check_shape
 from lmbm_torch.compare.methods import METHODS, Ensemble, is_installed, takes
-from lmbm_torch.compare.significance import corrected_t_test, critical_difference, holm, signed_ranks
+from lmbm_torch.compare.significance import corrected_t_test, holm
 from lmbm_torch.compare.tables import Result
 from lmbm_torch.compare.trials import part
 from lmbm_torch.data import MultilabelData, SevenSegment, read_npz
@@ -255,6 +257,32 @@ def _over_sets(method: str, rows: Sequence[Result]) -> Result:
         if all(key in row for row in own):
             means[key.removeprefix("_")] = float(np.mean([row[key] for row in own]))
     return means
+
+
+def signed_ranks(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the two-sided p-value for equal medians over data sets, by Wilcoxon's signed-rank test.
+
+    Demšar (2006), section 3.1.3, recommends this test for two methods on several data sets.
+
+    Args:
+        first, second: ``(sets,)``, values of two methods on the same data sets; if all are equal, p is 1.
+    """
+    check_shape("second", second, len(first))
+    differences = np.subtract(first, second)
+    if not differences.any():
+        return 1.0
+    found: Any = stats.wilcoxon(differences)
+    return float(found.pvalue)
+
+
+def critical_difference(num_methods: int, num_sets: int, level: float = 0.05) -> float:
+    """Return the smallest significant difference of average ranks, by Nemenyi's test.
+
+    The value is q √(k (k + 1) / (6 N)) for k methods and N data sets; q is the quantile of the studentized
+    range divided by √2 (Demšar 2006, section 3.2.2).
+    """
+    quantile = stats.studentized_range.ppf(1 - level, num_methods, np.inf) / np.sqrt(2)
+    return float(quantile * np.sqrt(num_methods * (num_methods + 1) / (6 * num_sets)))
 
 
 def _signed_ranks(peer: str, rows: Sequence[Result], metric: str) -> float:

@@ -12,11 +12,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
-MOST_FILES = 474
-MOST_LINES = 82_935
-MOST_CODE = 50_305
+MOST_FILES = 428
+MOST_LINES = 82_100
+MOST_CODE = 49_740
 # In packages, and in modules besides.
-MOST_NAMES = 176
+MOST_NAMES = 156
 MOST_NAMES_OF_MODULES = 81
 # Folder → rooms and arrows between them.
 MOST_ARROWS = {"data": (17, 46), "estimators": (12, 35), "inference": (12, 33)}

@@ -26,10 +26,8 @@ from lmbm_torch.compare.comparing import compare
 from lmbm_torch.compare.methods import METHODS, is_installed
 from lmbm_torch.compare.significance import (
     corrected_t_test,
-    critical_difference,
     holm,
     interval,
-    signed_ranks,
 )
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import numbered
@@ -280,15 +278,6 @@ def test_holm_by_hand():
     # Sorted 0.005, 0.01, 0.03, 0.04 times 4, 3, 2, 1, never falling.
     assert holm(np.array([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm(np.array([0.9, 0.8])) == pytest.approx([1, 1])
-
-
-def test_tests_over_sets_by_hand():
-    # All five ranks on one side: two of 2⁵ signs.
-    first = np.array([0.5, 0.6, 0.7, 0.8, 0.9])
-    assert signed_ranks(first, first - [0.1, 0.2, 0.05, 0.15, 0.25]) == pytest.approx(2 / 32)
-    assert signed_ranks(first, first) == 1
-    # The example of Demšar (2006), section 3.2.4.
-    assert critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
 
 
 @pytest.mark.parametrize("library", ["catboost", "xgboost", "lightgbm"])

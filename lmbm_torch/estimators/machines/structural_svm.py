@@ -47,9 +47,16 @@ from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 from lmbm_torch.solvers.structural.frank_wolfe import FrankWolfeState
-from lmbm_torch.solvers.structural.label_vectors import Decoder, LabelVectorOracle, decode_with, viterbi
+from lmbm_torch.solvers.structural.label_vectors import (
+    LOSSES,
+    MOST_LABELS,
+    RESCALINGS,
+    Decoder,
+    LabelVectorOracle,
+    decode_with,
+    viterbi,
+)
 from lmbm_torch.solvers.structural.smoothing import SmoothedState
-from lmbm_torch.solvers.structural.task_losses import LOSSES, MOST_LABELS, RESCALINGS
 
 # Decoders that add rules as constraints to an optimisation problem.
 WITH_ROWS = ("integer_program", "lp_relaxation")

@@ -41,14 +41,15 @@ from lmbm_torch.estimators.common.targets import predicted_sparse
 from lmbm_torch.estimators.networks.network_training import (
     NetworkSettings,
     SharedKernel,
+    StreamTrainer,
     Trained,
+    labels_of_call,
     train_few_parents,
     train_kernel,
     train_linear,
 )
 from lmbm_torch.estimators.networks.orderings import parent_matrix, topological
 from lmbm_torch.estimators.networks.predictors import NetworkPredictor
-from lmbm_torch.estimators.networks.streams import StreamTrainer, labels_of_call
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS, Path
 from lmbm_torch.fitting.recipe import Units
@@ -174,7 +175,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
     }
-    # State of ``partial_fit``, see :class:`~lmbm_torch.estimators.networks.streams.StreamTrainer`.
+    # State of ``partial_fit``, see :class:`~lmbm_torch.estimators.networks.network_training.StreamTrainer`.
     _stream_sums: np.ndarray | None = None
     _stream_visits: int = 0
     _stream_epoch: int = 0

@@ -276,3 +276,12 @@ def test_peers_that_are_not_installed_are_left_out(monkeypatch):
     cells = any_table.cells(["seven_segment"], asked, 1, 1.0, 1.0, "")
     assert [cell.method for cell in cells] == ["ML-kNN, split 0"]
     assert "Not installed: BOOMER." in any_table.note([], asked, 1.0, 1.0)
+
+
+def test_tests_over_sets_by_hand():
+    # All five ranks on one side: two of 2⁵ signs.
+    first = np.array([0.5, 0.6, 0.7, 0.8, 0.9])
+    assert any_table.signed_ranks(first, first - [0.1, 0.2, 0.05, 0.15, 0.25]) == pytest.approx(2 / 32)
+    assert any_table.signed_ranks(first, first) == 1
+    # The example of Demšar (2006), section 3.2.4.
+    assert any_table.critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
