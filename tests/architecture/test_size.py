@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
-MOST_FILES = 428
-MOST_LINES = 82_100
-MOST_CODE = 49_740
+MOST_FILES = 425
+MOST_LINES = 82_055
+MOST_CODE = 49_700
 # In packages, and in modules besides.
 MOST_NAMES = 156
 MOST_NAMES_OF_MODULES = 81

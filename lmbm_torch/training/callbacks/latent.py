@@ -22,7 +22,7 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.common.results import Decoding, LogLikelihoodBounds
 from lmbm_torch.inference.sampling import log_likelihood
 from lmbm_torch.inference.sampling.gibbs import draw
-from lmbm_torch.metrics.pixels import ChangedPixelError
+from lmbm_torch.metrics.classes import ChangedPixelError
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.shapes import Float
 from lmbm_torch.training.callbacks.display import EvaluationCallback, log_figure, writers
