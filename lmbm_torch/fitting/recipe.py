@@ -4,13 +4,12 @@ The recipe holds the weight C of the losses and the scaling of features, the pen
 of completions of missing labels, and the folds for calibration. Estimators, training modules and comparisons
 use it. ``scripts/bench/recipes.py`` compares the recipe with alternatives.
 
-With ``C="scale"`` features are scaled: a column is centred at the mean and
-divided by two standard deviations. If most values of a column are zero,
-as for counts of a word, zeros stay zeros, and the column is divided by the range; a range without 0 is first
-shifted to begin or end at 0. Finally all columns are divided by the root of the mean of ‖x‖². Thus sparse
-features stay sparse, and columns with equal ranges keep the proportions. For a column that is 0 and 1 in
-half of the instances each, two standard deviations are the range: this makes both kinds of columns comparable
-(Gelman 2008).
+With ``C="scale"`` features are scaled: a column is centred at the mean and divided by two standard
+deviations. If most values of a column are zero, as for counts of a word, zeros stay zeros, and the column is
+divided by the range; a range without 0 is first shifted to begin or end at 0. Finally all columns are divided
+by the root of the mean of ‖x‖². Thus sparse features stay sparse, and columns with equal ranges keep the
+proportions. For a column that is 0 and 1 in half of the instances each, two standard deviations are the
+range: this makes both kinds of columns comparable (Gelman 2008).
 
 Equal columns of sparse features are merged to one column, such as words of a single document, or unused
 words. At the minimum of ½‖w‖² plus losses of ⟨w, x⟩, equal columns have equal weights; one column that is √m

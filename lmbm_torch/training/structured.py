@@ -1,6 +1,6 @@
 """The base class of training modules: metrics of decoding, the report after a fit, and the saved model.
 
-Penalties are functions of a model that return the part of the objective in only the weights.
+Penalties are functions of a model: the part of the objective in only the weights.
 """
 
 from __future__ import annotations

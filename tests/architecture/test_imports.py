@@ -89,7 +89,6 @@ ROOMS = {
     "data.tables": {"data.features"},
     "estimators.automatic": OF_LABEL_VECTORS | {"estimators.joint", "estimators.label_chains"},
     "estimators.chains": {"estimators.common"},
-    "estimators.classes": {"estimators.chains", "estimators.common"},
     "estimators.common": {"estimators.explain"},
     "estimators.explain": set(),
     "estimators.graphs": {"estimators.common"},
@@ -114,7 +113,6 @@ ROOMS = {
     "solvers.structural": FOR_SOLVERS | {"solvers.networks.problems"},
     "solvers.machines": FOR_SOLVERS | {"solvers.networks.problems"},
     "solvers.chains": FOR_SOLVERS | {"solvers.networks.problems", "solvers.structural"},
-    "solvers.smo": FOR_SOLVERS,
     "training.callbacks": {"training"},
 }
 # Rooms within rooms: a plain reference imports no compiled loop, which it is the judge of.

@@ -1,7 +1,7 @@
 """Contributions to the probabilities of any classifier: weights of features, and TreeSHAP values of trees.
 
-The TreeSHAP values are defined by Lundberg et al. (2020) and computed by ``shap``. In chains of
-labels, earlier labels contribute to later labels, too; in a hierarchy, ancestors or descendants contribute.
+The TreeSHAP values are defined by Lundberg et al. (2020) and computed by ``shap``. In chains of labels,
+earlier labels contribute to later labels, too; in a hierarchy, ancestors or descendants contribute.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ log-odds of the labels with count weights. A penalty is half the weight times th
 start. With count weights, the likelihood sums over missing labels (NaN). Networks learn each label from the
 rows where the label is known, with missing other labels drawn given the known labels.
 
-Of labels with count weights alone all sums and the decoding are exact: a labelling y has the
-probability P(y) ∝ exp(Σ_l fields_l y_l + count_weight[min(|y|, K)]); |y| is the number
-of labels with value 1, and K the last index of ``count_weight``. Sums are computed label after label, with
-min(|y|, K) as the state, as for elementary symmetric polynomials; sums over hundreds of labels are exact.
+Of labels with count weights alone all sums and the decoding are exact: a labelling y has the probability P(y)
+∝ exp(Σ_l fields_l y_l + count_weight[min(|y|, K)]); |y| is the number of labels with value 1, and K the last
+index of ``count_weight``. Sums are computed label after label, with min(|y|, K) as the state, as for
+elementary symmetric polynomials; sums over hundreds of labels are exact.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Callbacks for restricted Boltzmann machines: schedules, metrics, figures, likelihoods and centring.
 
-Units and inputs with a mean besides 0 correlate the gradients of weights and biases: a step in weights
-undoes a part of a step in biases. In centred
-coordinates x − E x, v − E v and h − E h the same model is far better conditioned
-(Montavon and Müller, "Deep Boltzmann machines and the centering trick", 2012).
+Units and inputs with a mean besides 0 correlate the gradients of weights and biases: a step in weights undoes
+a part of a step in biases. In centred coordinates x − E x, v − E v and h − E h the same model is far better
+conditioned (Montavon and Müller, "Deep Boltzmann machines and the centering trick", 2012).
 """
 
 from __future__ import annotations
