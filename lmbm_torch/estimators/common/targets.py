@@ -466,7 +466,8 @@ def positive_probabilities(came: Any, classes: Any, positive: Sequence[Any]) -> 
         if not is_single:
             return np.asarray(came)
         came = [came]
-    pairs = zip(came, [classes] if is_single else classes, positive, strict=True)
+    values: Any = [classes] if is_single else classes
+    pairs = zip(came, values, positive, strict=True)
     return np.column_stack(
         [np.asarray(each)[:, np.asarray(own) == value].sum(1) for each, own, value in pairs]
     )

@@ -395,7 +395,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             margin=self.margin,
             degree=self.degree,
             solver=self.solver,
-            ordering=topological(self.parents_) if is_given else self.ordering,
+            ordering=topological(cast(np.ndarray, self.parents_)) if is_given else self.ordering,
             parents=self.parents_,
             tol=self.tol,
             max_iter=self.max_iter,

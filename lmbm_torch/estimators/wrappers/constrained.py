@@ -274,7 +274,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         names = self.label_names_
         assert names is not None
         own = self.estimator._given_rules if isinstance(self.estimator, OWN) else ()
-        parents = self.hierarchy
+        parents: Any = self.hierarchy
         parents = parents_by_path(names, parents) if isinstance(parents, str) else parents
         return rules_over(names, *own, self.constraints, parents and rules_of.hierarchy(parents), more)
 
