@@ -11,7 +11,7 @@ import pandas as pd
 
 from lmbm_torch.data import SevenSegment
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.viz import dependency_heatmap
+from lmbm_torch.viz.dependencies import dependency_heatmap
 
 digits, labels = SevenSegment(), list("abcdefg")
 table = pd.DataFrame(digits.features, columns=digits.feature_names)  # yours: pd.read_csv("mine.csv")

@@ -14,7 +14,7 @@ import numpy as np
 from lmbm_torch.data import SevenSegment
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.common.baselines import classifier_chain, independent_svm
-from lmbm_torch.viz import segment_displays
+from lmbm_torch.viz.images import segment_displays
 
 digits = SevenSegment()
 X, Y = digits.train_features, digits.train_labels.astype(int)

@@ -16,7 +16,7 @@ import torch
 from lmbm_torch import certificates
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference.search import branch_and_bound
-from lmbm_torch.viz import node_histogram
+from lmbm_torch.viz.quality import node_histogram
 
 generator = torch.Generator().manual_seed(0)
 energy = DirectedEnergy(

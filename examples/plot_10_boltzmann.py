@@ -9,7 +9,7 @@ shares one coupling. Training solves the dual problem, and the couplings show wh
 # %%
 from lmbm_torch.data import SevenSegment
 from lmbm_torch.estimators import LMBMClassifier
-from lmbm_torch.viz import coupling_heatmap
+from lmbm_torch.viz.dependencies import coupling_heatmap
 
 digits = SevenSegment()
 model = LMBMClassifier(C=0.03, random_state=0)

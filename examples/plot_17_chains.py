@@ -14,7 +14,7 @@ from lmbm_torch.data import digit_numbers
 from lmbm_torch.estimators import ChainCRF, ChainSVM
 from lmbm_torch.estimators.chains.baselines import IndependentPositions
 from lmbm_torch.estimators.common.baselines import independent_svm
-from lmbm_torch.viz import bar_chart
+from lmbm_torch.viz.quality import bar_chart
 
 data = digit_numbers(80)
 train, test = data.within(0), data.within(1)

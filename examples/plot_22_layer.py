@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lmbm_torch.data import digit_numbers
 from lmbm_torch.nn import CRF
-from lmbm_torch.viz import bar_chart
+from lmbm_torch.viz.quality import bar_chart
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")

@@ -12,7 +12,7 @@ import torch
 
 from lmbm_torch import FactorEnergy
 from lmbm_torch.inference.graphs import belief_propagation, dual_ascent
-from lmbm_torch.viz import image_grid
+from lmbm_torch.viz.images import image_grid
 
 SIDE, STATES, NOISE = 24, 5, 0.4
 rows, columns = np.mgrid[:SIDE, :SIDE]

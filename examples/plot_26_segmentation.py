@@ -16,7 +16,7 @@ from torch import nn
 
 from lmbm_torch import decode, log_partition
 from lmbm_torch.models import FactorGraph
-from lmbm_torch.viz import image_grid
+from lmbm_torch.viz.images import image_grid
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")

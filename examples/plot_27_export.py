@@ -18,7 +18,7 @@ from lmbm_torch.data.corruptions import Flip
 from lmbm_torch.data.images import digits, restoration
 from lmbm_torch.estimators import ConditionalRBMClassifier
 from lmbm_torch.inference.messages import matrix_bp
-from lmbm_torch.viz import image_rows
+from lmbm_torch.viz.images import image_rows
 
 data = restoration(digits(), Flip(0.1))
 estimator = ConditionalRBMClassifier(

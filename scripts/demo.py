@@ -23,7 +23,7 @@ from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.common.baselines import classifier_chain, independent_svm
 from lmbm_torch.files import write_figure
 from lmbm_torch.inference.search import beam_search
-from lmbm_torch.viz import segment_displays
+from lmbm_torch.viz.images import segment_displays
 
 FIGURE_COLUMNS = 14
 PENALTIES = np.logspace(-3, 1, 9)

@@ -18,7 +18,7 @@ from lmbm_torch.kernels import installed
 
 ROOMS = (lmbm_torch.kernels.dual, lmbm_torch.kernels.search)
 # Without a decorator, and so the same with numba and without.
-RECORDS = {"dual.records", "search.limits", "search.records"}
+RECORDS = {"dual.records", "search.records"}
 MODULES = sorted(
     f"{room.__name__.removeprefix('lmbm_torch.kernels.')}.{each.name}"
     for room in ROOMS

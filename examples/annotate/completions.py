@@ -17,9 +17,9 @@ from lmbm_torch.inference import marginals
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration.kernels import kernel_for
 from lmbm_torch.inference.search import mixture
-from lmbm_torch.prediction.decoders import Decoder, with_settings
+from lmbm_torch.prediction.answers import is_dense_network, is_machine, mixture_log_prob
 from lmbm_torch.prediction.predictor import Predictor
-from lmbm_torch.prediction.probabilities import is_dense_network, is_machine, mixture_log_prob
+from lmbm_torch.prediction.trained import Decoder, with_settings
 from lmbm_torch.shapes import Float
 
 TOP_K = 3

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from lmbm_torch.constraints import Constraints
     from lmbm_torch.data import MultilabelData
     from lmbm_torch.data.features import Features
-    from lmbm_torch.prediction.decoders import Decoder
     from lmbm_torch.prediction.predictor import Predictor
+    from lmbm_torch.prediction.trained import Decoder
 
 UNKNOWN = ("warn", "refuse", "zeros")
 PARTS = ("train", "test", "all")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lmbm_torch.cli.showing import Certificates
     from lmbm_torch.data import MultilabelData
     from lmbm_torch.prediction.answers import Prediction
-    from lmbm_torch.prediction.decoders import Decoder
     from lmbm_torch.prediction.predictor import Predictor
+    from lmbm_torch.prediction.trained import Decoder
 
 SHOWN = 20
 

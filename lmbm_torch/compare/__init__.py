@@ -3,6 +3,6 @@
 This package is internal and may change.
 
 * ``methods``, ``baselines``: the methods, and the settings to try for each;
-* ``trials``, ``significance``: the results of each method on each split, and the summary with tests;
+* ``trials``: the results of each method on each split, and the summary with tests;
 * ``comparing``, ``tables``: the whole comparison, and the files of the table.
 """

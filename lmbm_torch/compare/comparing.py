@@ -14,7 +14,7 @@ from lmbm_torch.compare import trials
 from lmbm_torch.compare.tables import Result, print_tables, recipe_used, write_tables, write_text
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.files import write_figure
-from lmbm_torch.viz.comparisons import interval_plot
+from lmbm_torch.viz.quality import interval_plot
 
 # The file for the error of a failed comparison.
 FAILED = "failed.txt"

@@ -92,8 +92,7 @@ def _chains(base: str) -> Ensemble:
 METHODS: dict[str, Tuned | Ensemble] = {
     "independent SVMs": Tuned(_alone(linear_svm()), {"estimator__estimator__C": PENALTIES}),
     "independent SVMs, RBF kernel": Tuned(
-        _alone(SVC()),
-        {"estimator__estimator__C": KERNEL_PENALTIES, "estimator__estimator__gamma": WIDTHS},
+        _alone(SVC()), {"estimator__estimator__C": KERNEL_PENALTIES, "estimator__estimator__gamma": WIDTHS}
     ),
     "independent logistic regressions": Tuned(
         _alone(LogisticRegression(max_iter=10_000)), {"estimator__estimator__C": PENALTIES}

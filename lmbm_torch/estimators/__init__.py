@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
     from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
     from lmbm_torch.estimators.chains.validation import cross_val_predict_sequences
-    from lmbm_torch.estimators.classes.kernel_logistic import KernelLogisticRegression
-    from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
-    from lmbm_torch.estimators.common.pipelines import make_pipeline
+    from lmbm_torch.estimators.classes import KernelLogisticRegression, MultiClassSVM
+    from lmbm_torch.estimators.common.saving import make_pipeline
     from lmbm_torch.estimators.graphs.classifier import GraphClassifier
     from lmbm_torch.estimators.graphs.grid import GridClassifier
     from lmbm_torch.estimators.joint.classifier import JointClassifier
@@ -37,16 +36,18 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
     from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
     from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
-    from lmbm_torch.estimators.wrappers.conformal import ConformalClassifier
+    from lmbm_torch.estimators.wrappers.conformal import (
+        ConformalClassifier,
+        JointConformalClassifier,
+        RiskControlledClassifier,
+    )
     from lmbm_torch.estimators.wrappers.constrained import ConstrainedClassifier
     from lmbm_torch.estimators.wrappers.hierarchical import HierarchicalClassifier
-    from lmbm_torch.estimators.wrappers.joint_conformal import JointConformalClassifier
     from lmbm_torch.estimators.wrappers.penalty_path import (
         LMBMClassifierCV,
         LMSBNClassifierCV,
         StructuralSVMClassifierCV,
     )
-    from lmbm_torch.estimators.wrappers.risk_control import RiskControlledClassifier
     from lmbm_torch.estimators.wrappers.threshold_tuning import ThresholdTunedClassifier
 
 __all__ = [

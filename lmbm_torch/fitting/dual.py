@@ -25,10 +25,13 @@ from lmbm_torch.solvers.networks import (
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
-from lmbm_torch.solvers.structural.label_margins import LabelMargins
-from lmbm_torch.solvers.structural.label_vectors import Decoder, label_vector_problem
+from lmbm_torch.solvers.structural.label_vectors import (
+    Decoder,
+    LabelMargins,
+    TaskLossOracle,
+    label_vector_problem,
+)
 from lmbm_torch.solvers.structural.problems import LossSettings
-from lmbm_torch.solvers.structural.task_losses import TaskLossOracle
 
 NETWORK_SOLVERS = {
     "dual_coordinate": dual_coordinate,
@@ -170,11 +173,11 @@ def structural_problem(
 
     Args:
         costs: (instances, labels), the cost of each wrong label; None if all costs are 1.
-        loss, rescaling: see :class:`~lmbm_torch.solvers.structural.task_losses.TaskLossOracle`.
+        loss, rescaling: see :class:`~lmbm_torch.solvers.structural.label_vectors.TaskLossOracle`.
 
     Raises:
         ValueError, TypeError: see :func:`~lmbm_torch.solvers.structural.label_vectors.label_vector_problem`
-            and :class:`~lmbm_torch.solvers.structural.task_losses.TaskLossOracle`.
+            and :class:`~lmbm_torch.solvers.structural.label_vectors.TaskLossOracle`.
     """
     problem = label_vector_problem(
         features,

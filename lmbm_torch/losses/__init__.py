@@ -6,9 +6,7 @@ from lmbm_torch.losses.bounds import (
     log_loss_bound,
     undirected_log_loss_bound,
 )
-from lmbm_torch.losses.chains import chain_negative_log_likelihood, chain_structured_hinge
 from lmbm_torch.losses.contrastive import contrastive_divergence, contrastive_perceptron
-from lmbm_torch.losses.hinge import local_hinge
 from lmbm_torch.losses.latent import (
     bethe_negative_log_likelihood,
     joint_structured_hinge,
@@ -20,8 +18,12 @@ from lmbm_torch.losses.likelihood import (
     negative_log_likelihood,
     negative_pseudo_likelihood,
 )
-from lmbm_torch.losses.relaxed import relaxed_squared_error, relaxed_structured_hinge, sparse_map_loss
-from lmbm_torch.losses.structured import structured_hinge
+from lmbm_torch.losses.structured import (
+    chain_negative_log_likelihood,
+    chain_structured_hinge,
+    local_hinge,
+    structured_hinge,
+)
 
 __all__ = [
     "bethe_negative_log_likelihood",
@@ -39,9 +41,6 @@ __all__ = [
     "mean_field_negative_log_likelihood",
     "negative_log_likelihood",
     "negative_pseudo_likelihood",
-    "relaxed_squared_error",
-    "relaxed_structured_hinge",
-    "sparse_map_loss",
     "structured_hinge",
     "undirected_log_loss_bound",
 ]

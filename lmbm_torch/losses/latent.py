@@ -5,11 +5,15 @@ summed out. Gradients hold decoded labels and the means of a product distributio
 
 Every loss of a model with hidden units can be called as ``loss(energy, labels, inference=…)``, as
 :class:`~lmbm_torch.training.latent.LatentModule` does.
+
+``METHODS`` are the methods of the paper to train conditional RBMs: a loss and a routine each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -19,6 +23,8 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding
 from lmbm_torch.inference.messages import matrix_bp, mean_field
+from lmbm_torch.inference.messages.matching import Routine
+from lmbm_torch.losses import contrastive, latent
 from lmbm_torch.losses.missing import any_missing, check_observed
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.shapes import Float, Shaped
@@ -222,3 +228,36 @@ def _best_score(energy: BipartiteEnergy, labels: Tensor) -> Tensor:
     """Return max_h score(v, h)."""
     visible = labels.to(energy.dtype)
     return (visible * energy.visible).sum(-1) + energy.hidden_fields(visible).clamp_min(0).sum(-1)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A loss, with the routine for inference in training and prediction.
+
+    Args:
+        loss: called as ``loss(energy, labels, inference=…)``, except for persistent contrastive divergence,
+            whose caller keeps the Markov chains.
+        routine: for :class:`~lmbm_torch.inference.messages.matching.MatchedInference`; with a sampling loss,
+            only prediction uses the routine.
+        num_steps: the default number of steps of Gibbs sampling; None for a loss without sampling.
+    """
+
+    loss: Callable[..., Tensor] | Callable[..., tuple[Tensor, Tensor]]
+    routine: Routine
+    num_steps: int | None = None
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "mle_bp": Method(latent.bethe_negative_log_likelihood, matrix_bp.marginals),
+        "mle_mf": Method(latent.mean_field_negative_log_likelihood, mean_field.marginals),
+        "lssvm": Method(latent.joint_structured_hinge, matrix_bp.max_marginals),
+        "mssvm": Method(latent.marginal_structured_hinge, matrix_bp.marginal_map),
+        "cd": Method(contrastive.contrastive_divergence, mean_field.marginals, num_steps=1),
+        "pcd": Method(contrastive.persistent_contrastive_divergence, mean_field.marginals, num_steps=10),
+        "cd_percloss": Method(contrastive.contrastive_perceptron, mean_field.marginals, 10),
+    }
+)
+"""The methods by the names of the paper: maximum likelihood by belief propagation and by mean field, the
+latent and the marginal structural SVM, contrastive divergence, persistent contrastive divergence and
+CD-PercLoss."""

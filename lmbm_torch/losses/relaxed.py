@@ -53,7 +53,7 @@ def relaxed_structured_hinge(
         >>> import torch
         >>> from lmbm_torch import PairwiseEnergy
         >>> from lmbm_torch.inference.relaxations import lp_relaxation
-        >>> from lmbm_torch.losses import relaxed_structured_hinge
+        >>> from lmbm_torch.losses.relaxed import relaxed_structured_hinge
         >>> energy = PairwiseEnergy(torch.ones(1, 2), torch.zeros(2, 2))
         >>> relaxed_structured_hinge(energy, torch.ones(1, 2), inference=lp_relaxation.decode).round()
         tensor([0.])
@@ -127,7 +127,7 @@ def relaxed_squared_error(
     Examples:
         >>> import torch
         >>> from lmbm_torch import PairwiseEnergy
-        >>> from lmbm_torch.losses import relaxed_squared_error
+        >>> from lmbm_torch.losses.relaxed import relaxed_squared_error
         >>> energy = PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2))
         >>> relaxed_squared_error(energy, torch.ones(1, 2), inference=lambda energy: energy.unary + 0.5)
         tensor([0.5000])
@@ -162,7 +162,7 @@ def sparse_map_loss(
     Examples:
         >>> import torch
         >>> from lmbm_torch import PairwiseEnergy
-        >>> from lmbm_torch.losses import sparse_map_loss
+        >>> from lmbm_torch.losses.relaxed import sparse_map_loss
         >>> energy = PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2))
         >>> sparse_map_loss(energy, torch.ones(1, 2)).round(decimals=2)
         tensor([1.])

@@ -1,7 +1,8 @@
-"""The margin-rescaled hinge of whole labellings with the Hamming loss: the loss of structural SVMs.
+"""Hinge losses: of single labels, and of whole labellings with the Hamming loss; and the log loss of chains.
 
-Source: Tsochantaridis et al., "Support vector machine learning for interdependent and structured output
-spaces", ICML 2004; compared in large_margin_boltzmann_machines_2009, section 3.1.
+The margin-rescaled hinge of labellings is the loss of structural SVMs. Source: Tsochantaridis et al.,
+"Support vector machine learning for interdependent and structured output spaces", ICML 2004; compared in
+large_margin_boltzmann_machines_2009, section 3.1.
 """
 
 from __future__ import annotations
@@ -9,17 +10,56 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_positive
+from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.losses.missing import check_complete
-from lmbm_torch.shapes import Float, Shaped
+from lmbm_torch.inference.trees import chain_dp
+from lmbm_torch.losses.missing import check_complete, impute
+from lmbm_torch.shapes import Float, Int, Shaped
 from lmbm_torch.verdicts import one_door
+
+
+@one_door
+def local_hinge(
+    energy: MarginEnergy, labels: Shaped[Tensor, "batch labels"], margin: float = 1.0
+) -> Float[Tensor, " batch"]:
+    """Return Σ_i [margin − m_i]_+ of each example, with m_i the local margin of label i.
+
+    large_margin_boltzmann_machines_2009, problem 3.3, where m_i depends on all other labels;
+    lmbm_and_lmsbn_2010, Equations 5 and 6, where m_i depends only on earlier labels.
+
+    Args:
+        energy: a Boltzmann machine or a belief network; gradients flow to the energy's tensors.
+        labels: {0, 1}, or for a belief network NaN for a missing label: the label's own hinge is left out,
+            and as a parent the label has the greedy prediction of the model
+            (:func:`lmbm_torch.losses.missing.impute`).
+        margin: γ > 0, in units of the local fields.
+
+    Raises:
+        ValueError: ``labels`` whose shape or values are not as described above; NaN, infinity or a misplaced
+            weight in the energy; a margin that is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.losses import local_hinge
+        >>> energy = PairwiseEnergy(torch.tensor([[2.0, 0.5]]), torch.zeros(2, 2))
+        >>> local_hinge(energy, torch.tensor([[1, 1]]))
+        tensor([0.5000])
+    """
+    check_positive("margin", margin)
+    complete, observed = impute(energy, labels)
+    hinge = (margin - energy.local_margins(complete)).clamp_min(0)
+    return (hinge * observed).sum(-1)
+
 
 Undirected = TypeVar("Undirected", PairwiseEnergy, CliqueEnergy)
 Augmentable = TypeVar("Augmentable", PairwiseEnergy, CliqueEnergy, BipartiteEnergy)
@@ -88,3 +128,62 @@ def structured_hinge(
     augmented = loss_augment(energy, labels, slope)
     worst = inference(augmented).labels
     return augmented.score(worst) - augmented.score(labels)
+
+
+@one_door
+def chain_negative_log_likelihood(
+    energy: ChainEnergy, labels: Int[Tensor, "batch length"]
+) -> Float[Tensor, " batch"]:
+    """Return −log p(y) = log Σ_y' exp(score(y')) − score(y), in nats (survey of 2003, section 4.2).
+
+    Args:
+        energy: gradients flow to the energy's tensors.
+        labels: y, class indices; values beyond a chain's end are ignored.
+
+    Raises:
+        ValueError: a label inside a chain is no state; an energy that :func:`chain_dp.log_partition` refuses.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import ChainEnergy
+        >>> from lmbm_torch.losses import chain_negative_log_likelihood
+        >>> energy = ChainEnergy(torch.zeros(1, 3, 2), torch.zeros(2, 2))
+        >>> chain_negative_log_likelihood(energy, torch.tensor([[0, 1, 1]]))  # log 8
+        tensor([2.0794])
+    """
+    return chain_dp.log_partition(energy) - energy.score(labels)
+
+
+@one_door
+def chain_structured_hinge(
+    energy: ChainEnergy, labels: Int[Tensor, "batch length"], *, slope: float = 1.0
+) -> Float[Tensor, " batch"]:
+    """Return max_y [slope · Σ_t [y_t ≠ truth_t] + score(y)] − score(truth), by Viterbi's algorithm.
+
+    max_margin_markov_networks_survey_2003, Equation 37.
+
+    Args:
+        energy: gradients flow to the energy's tensors, but not through the maximisation.
+        labels: the truth, class indices; values beyond a chain's end are ignored.
+        slope: > 0, the cost of each wrong label.
+
+    Raises:
+        ValueError: a label inside a chain is no state; a slope that is not a finite number above 0; an energy
+            that :func:`chain_dp.decode` refuses.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import ChainEnergy
+        >>> from lmbm_torch.losses import chain_structured_hinge
+        >>> energy = ChainEnergy(torch.zeros(1, 3, 2), torch.zeros(2, 2))
+        >>> chain_structured_hinge(energy, torch.tensor([[0, 1, 1]]))
+        tensor([3.])
+    """
+    check_positive("slope", slope)
+    own = energy.score(labels)
+    # Labels out of range were refused by ``score``, on a GPU at the latest when the CPU reads a result.
+    states = labels.where(energy.inside, 0).clamp(0, energy.num_states - 1)
+    # Not torch's one_hot, which reads the states and so waits for the GPU.
+    wrong = states[..., None] != torch.arange(energy.num_states, device=states.device)
+    augmented = energy.add_unary(slope * wrong.to(energy.dtype))
+    return augmented.score(chain_dp.decode(augmented).labels) - own

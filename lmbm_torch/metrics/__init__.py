@@ -8,11 +8,9 @@ do not count: an instance is right if all known labels are right. :class:`Missin
 from lmbm_torch.extras import naming_extras
 
 with naming_extras():
-    from lmbm_torch.metrics.chunks import chunk_confusion, chunk_report
     from lmbm_torch.metrics.classes import multilabel_metrics
     from lmbm_torch.metrics.functional import (
         exact_match,
-        f_of_averages,
         hamming_loss,
         jaccard_index,
         macro_f1,
@@ -21,16 +19,13 @@ with naming_extras():
         recall,
         sample_f1,
     )
-    from lmbm_torch.metrics.pixels import changed_pixel_error
-    from lmbm_torch.metrics.sequences import chunk_f1, sequence_accuracy
+    from lmbm_torch.metrics.sequences import chunk_confusion, chunk_f1, chunk_report, sequence_accuracy
 
 __all__ = [
-    "changed_pixel_error",
     "chunk_confusion",
     "chunk_f1",
     "chunk_report",
     "exact_match",
-    "f_of_averages",
     "hamming_loss",
     "jaccard_index",
     "macro_f1",

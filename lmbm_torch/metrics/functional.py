@@ -145,7 +145,7 @@ def f_of_averages(preds: Labels, target: Labels, zero_division: float = 0.0) -> 
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.metrics import f_of_averages
+        >>> from lmbm_torch.metrics.functional import f_of_averages
         >>> f_of_averages(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
         tensor(0.8571)
     """

@@ -7,7 +7,6 @@ training, files and prediction work with the model.
 from lmbm_torch.models.base import Model
 from lmbm_torch.models.boltzmann import BoltzmannMachine
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
-from lmbm_torch.models.emissions import Bernoulli, Gaussian, Multinomial
 from lmbm_torch.models.encoders import ConvolutionalEncoder
 from lmbm_torch.models.factor_graph import FactorGraph
 from lmbm_torch.models.hidden_markov import HiddenMarkov
@@ -15,15 +14,12 @@ from lmbm_torch.models.onnx import export_onnx
 from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
 
 __all__ = [
-    "Bernoulli",
     "BoltzmannMachine",
     "ConditionalRBM",
     "ConvolutionalEncoder",
     "FactorGraph",
-    "Gaussian",
     "HiddenMarkov",
     "Model",
-    "Multinomial",
     "RestrictedBoltzmannMachine",
     "SigmoidBeliefNetwork",
     "export_onnx",

@@ -19,7 +19,7 @@ class StoredModule(Stored, nn.Module, ABC):
     """A module that :func:`lmbm_torch.save` can write: its class, its arguments and the weights.
 
     Examples:
-        >>> from lmbm_torch.models import Gaussian
+        >>> from lmbm_torch.models.hidden_markov import Gaussian
         >>> Gaussian(num_states=3, num_features=4).arguments()
         {'num_states': 3, 'num_features': 4}
     """

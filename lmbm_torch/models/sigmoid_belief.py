@@ -116,11 +116,7 @@ class SigmoidBeliefNetwork(Model):
         return {**sizes, "ordering": self.ordering.tolist()}
 
     def assign(
-        self,
-        feature_weight: Tensor,
-        bias: Tensor,
-        parent_weight: Tensor,
-        clique_weight: Tensor | None = None,
+        self, feature_weight: Tensor, bias: Tensor, parent_weight: Tensor, clique_weight: Tensor | None = None
     ) -> None:
         """Copy the weights of a dual solver, in the dtype and on the device of the module.
 

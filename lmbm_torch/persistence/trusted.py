@@ -56,8 +56,12 @@ OTHERS = frozenset(
 # What a configuration may call in this library: classes of these packages, functions of these modules, and
 # class methods of models.
 _ROOMS = {"data", "estimators", "inference", "losses", "models", "training"}
-_FUNCTIONS = ("data.", "inference.", "losses.", "estimators.networks.orderings.", "training.penalties.")
-_MORE_FUNCTIONS = {"training.latent.by_method", "training.callbacks.overviews.mlflow_logger"}
+_FUNCTIONS = ("data.", "inference.", "losses.", "estimators.networks.orderings.")
+_MORE_FUNCTIONS = {
+    "training.callbacks.display.mlflow_logger",
+    "training.latent.by_method",
+    *(f"training.structured.{penalty}" for penalty in ("quadratic", "none", "frobenius")),
+}
 _CLASS_METHODS = ("models.",)
 # Of ``inference`` only functions that return answers for an energy, and MatchedInference: other functions and
 # classes may have further effects, such as starting a process.

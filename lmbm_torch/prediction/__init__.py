@@ -1,8 +1,7 @@
 """Predictions of trained models and fitted estimators for new rows, without Lightning.
 
-* ``predictor``: one predictor for run directories, checkpoints, saved models and estimators; ``trained`` and
-  ``decoders``: parts of a trained model's;
+* ``predictor``: one predictor for run directories, checkpoints, saved models and estimators; ``trained``:
+  trained models, and descriptions of decoders;
 * ``reading``, ``answers``, ``tables``: rows in, predictions and metrics out;
-* ``probabilities``, ``findings`` with ``dependencies`` and ``pulling``: how good they are; ``advice``: what
-  to do next.
+* ``findings``: how good they are, and what to do next.
 """

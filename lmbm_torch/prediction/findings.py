@@ -1,9 +1,10 @@
-"""Numbers of a report on a predictor and labelled rows."""
+"""Numbers of a report on a predictor and labelled rows, and recommendations by these numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,179 @@ from torch import Tensor
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.prediction import answers
-from lmbm_torch.prediction.dependencies import Dependencies, dependencies
 from lmbm_torch.prediction.predictor import Predictor
-from lmbm_torch.prediction.pulling import FeaturePulls, feature_pulls
 from lmbm_torch.prediction.reading import known_labels
+from lmbm_torch.prediction.trained import TrainedModel
 from lmbm_torch.shapes import Bool, Float, Int
 
 with naming_extras():
-    from scipy.stats import binomtest
+    from scipy.sparse import issparse
 
+# Features of each label to either side, and labels.
+NUM_SHOWN = 4
+MAX_DESCRIBED = 60
+# Of less than this share of a label's largest pull nothing is said.
+LEAST = 0.01
+# Of more rows, so many evenly spaced ones say how much a feature varies.
+MAX_ROWS = 20_000
+
+
+# Beyond these, two labels at a time take too long, and no picture shows so many.
+MAX_LABELS = 128
+MAX_INSTANCES = 64
 NUM_BINS = 10
+
+
+# An error of probabilities below this is no reason to train again.
+LEAST_ERROR = 0.05
+NUM_NAMES = 8
+# Metrics whose smaller values are better.
+LOSSES = ("hamming_loss",)
+
+
+@dataclass(frozen=True)
+class FeaturePulls:
+    """The features with the largest weights of each label, largest first.
+
+    A weight counts times the standard deviation of the feature: the rise of the label's field (half the
+    log-odds given the other labels) for a rise of the feature by one standard deviation.
+
+    Args:
+        labels: the described labels, most frequent first.
+        towards, against: the names of features and the pulls of each label, above and below zero.
+    """
+
+    labels: tuple[int, ...]
+    towards: tuple[tuple[tuple[str, float], ...], ...]
+    against: tuple[tuple[tuple[str, float], ...], ...]
+
+
+@torch.no_grad()
+def feature_pulls(
+    saved: Predictor, features: Features, names: Sequence[str], true: Int[np.ndarray, " labels"]
+) -> FeaturePulls | None:
+    """Return the strongest features of the most frequent labels.
+
+    Args:
+        saved: the predictor.
+        features: raw rows.
+        names: the names of the features.
+        true: the number of rows with each label true.
+
+    Returns:
+        None unless fields are linear in features: encoders, kernels, hidden units, trees, ensembles.
+    """
+    coef = saved.estimator.field_weights()
+    if coef is None:
+        return None
+    deviation = _deviations(saved.inputs(_some(features)))
+    if coef.shape[1] != len(deviation) or len(names) != len(deviation):
+        return None
+    labels = np.argsort(-true, kind="stable")[:MAX_DESCRIBED]
+    pulls = [coef[label] * deviation for label in labels]
+    return FeaturePulls(
+        tuple(labels.tolist()),
+        tuple(_largest(names, pull, 1) for pull in pulls),
+        tuple(_largest(names, pull, -1) for pull in pulls),
+    )
+
+
+def _some(features: Features) -> Features:
+    """Return at most :data:`MAX_ROWS` evenly spaced rows."""
+    count = features.shape[0]
+    return features[np.linspace(0, count - 1, min(count, MAX_ROWS)).astype(np.int64)]
+
+
+def _deviations(features: Any) -> Float[np.ndarray, " features"]:
+    """Return the standard deviation of each column, dense or CSR."""
+    if not issparse(features):
+        # Rounding may leave a constant column some.
+        varies = features.max(0) > features.min(0)
+        return np.where(varies, features.std(0, dtype=np.float64), 0)
+    columns = features.astype(np.float64)
+    means, squares = (np.asarray(each.mean(0)).ravel() for each in (columns, columns.multiply(columns)))
+    variance = squares - means**2
+    return np.sqrt(np.where(variance > 1e-12 * squares, variance, 0))
+
+
+def _largest(
+    names: Sequence[str], pulls: Float[np.ndarray, " features"], sign: int
+) -> tuple[tuple[str, float], ...]:
+    """Return the largest pulls of one sign, largest first."""
+    count = min(NUM_SHOWN, len(pulls))
+    places = np.argpartition(-sign * pulls, count - 1)[:count]
+    least = LEAST * np.abs(pulls).max(initial=0)
+    first = sorted(places.tolist(), key=lambda place: -sign * pulls[place])
+    return tuple((str(names[place]), float(pulls[place])) for place in first if sign * pulls[place] > least)
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """Influences of every label on every other label.
+
+    Args:
+        weights: row i holds the influences on label i, in units of local fields (half log-odds); a positive
+            influence raises the probability of equal values. Symmetric without ``ordering``.
+        ordering: the order of the labels in a directed model; each label depends on earlier labels alone.
+        kind: the meaning of the weights, for readers.
+    """
+
+    weights: Float[Tensor, "labels labels"]
+    ordering: Int[Tensor, " labels"] | None
+    kind: str
+
+    def strongest(self, count: int) -> list[tuple[int, int, float]]:
+        """Return the pairs (giver, taker, weight) of largest size; symmetric pairs once.
+
+        Weights below a hundredth of the largest weight are left out as negligible.
+        """
+        shown = self.weights if self.ordering is not None else self.weights.triu(1)
+        sizes, places = shown.abs().flatten().topk(min(count, shown.numel()))
+        found = places[(sizes > 0) & (sizes >= 0.01 * sizes[0])].tolist()
+        width = len(shown)
+        return [(place % width, place // width, float(shown.flatten()[place])) for place in found]
+
+
+@torch.no_grad()
+def dependencies(energy: Any, labels: Int[Tensor, "batch labels"]) -> Dependencies | None:
+    """Return parents' weights of a directed model, or couplings; None for too many labels.
+
+    In a model with hidden units or larger cliques, the influence of two labels on each other depends on all
+    other labels. The influence is measured at the decoded labels: a quarter of score(1, 1) − score(1, 0) −
+    score(0, 1) + score(0, 0) of the pair, with all other labels as in ``labels``, averaged over up to 64
+    instances. In a pairwise model the influence equals the coupling.
+
+    Args:
+        energy: the energy of a batch.
+        labels: the decoded labels of the batch.
+    """
+    if isinstance(energy, DirectedEnergy):
+        parents = energy.parents if energy.parents.ndim == 2 else energy.parents.mean(0)
+        return Dependencies(parents, energy.ordering, "weights of parents")
+    if isinstance(energy, PairwiseEnergy):
+        couplings = energy.pairwise if energy.pairwise.ndim == 2 else energy.pairwise.mean(0)
+        return Dependencies(couplings, None, "couplings")
+    size = labels.shape[1]
+    if size > MAX_LABELS:
+        return None
+    few = slice(0, MAX_INSTANCES)
+    energy, labels = energy.select(few), labels[few]
+    weights = torch.zeros(size, size, dtype=energy.dtype, device=labels.device)
+    for first, second in combinations(range(size), 2):
+        states = labels.repeat(4, 1, 1)
+        states[:2, :, first], states[2:, :, first] = 1, 0
+        states[::2, :, second], states[1::2, :, second] = 1, 0
+        both, first_alone, second_alone, neither = energy.score(states).mean(1)
+        weights[first, second] = (both - first_alone - second_alone + neither) / 4
+    return Dependencies(weights + weights.mT, None, "effective couplings")
+
+
+with naming_extras():
+    from scipy.stats import binomtest
 
 
 @dataclass(frozen=True)
@@ -269,3 +430,120 @@ def _dependencies(energy: Any, labels: Tensor) -> Dependencies | None:
         return None
     ordering = None if found.ordering is None else found.ordering.cpu()
     return replace(found, weights=found.weights.cpu(), ordering=ordering)
+
+
+def advice(saved: Predictor, found: Findings, intervals: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return recommendations as sentences, the most important sentence first.
+
+    Args:
+        saved: the predictor.
+        found: the findings of a report.
+        intervals: the 95 % intervals of the headline metrics.
+
+    Returns:
+        An empty list if nothing needs to be said.
+    """
+    return [
+        *_no_better_than_nothing(found, intervals),
+        *_labels_without_variety(found),
+        *_never_given(saved, found),
+        *_edge_of_search(saved),
+        *_uncalibrated(saved, found),
+        *_unproven(saved, found),
+    ]
+
+
+def _no_better_than_nothing(found: Findings, intervals: Mapping[str, tuple[float, float]]) -> Iterable[str]:
+    without = found.baseline()
+    better = (
+        high < without[name] if name in LOSSES else low > without[name]
+        for name, (low, high) in intervals.items()
+    )
+    if not any(better):
+        yield (
+            "No measure is clearly better than that of the answer that needs no features: look for other "
+            "features, for more rows, or at whether the rows and their labels belong together."
+        )
+
+
+def _labels_without_variety(found: Findings) -> Iterable[str]:
+    true, rows = found.by_label()["true"], len(found.truth)
+    for words, dead in (("never", true == 0), ("always", true == rows)):
+        if dead.any():
+            yield (
+                f"Labels that are {words} true in these rows tell nothing of the model here, and count in "
+                f"means over labels: {_names(found, dead)}. Measure where they vary, or leave them out."
+            )
+
+
+def _never_given(saved: Predictor, found: Findings) -> Iterable[str]:
+    by_label = found.by_label()
+    missed = (by_label["predicted"] == 0) & (by_label["true"] > 0)
+    if not missed.any():
+        return
+    remedies = ["more rows where they are true"]
+    if not isinstance(saved.estimator, TrainedModel):
+        settings = saved.estimator.trained.get_params(deep=False)
+        if settings.get("class_weight", "") is None:
+            remedies.append('class_weight="balanced"')
+        if settings.get("decoder") == "hinge":
+            remedies.append('decoder="f1"')
+    *others, last = remedies
+    ways = f"{', '.join(others)} or {last}" if others else last
+    yield f"Labels true in some rows and given to none: {_names(found, missed)}. Try {ways}."
+
+
+def _edge_of_search(saved: Predictor) -> Iterable[str]:
+    trained = saved.estimator.trained
+    if isinstance(trained, TrainedModel):
+        return
+    if trained.C_edge_ is not None:
+        # A multiple of "scale" is a text.
+        C = trained.C if isinstance(trained.C, str) else f"{trained.C:g}"
+        further = "smaller" if trained.C_edge_ == "smallest" else "larger"
+        yield (
+            f"C = {C} is the {trained.C_edge_} value that was searched: search {further} ones, too "
+            f"(Cs, from the shell estimator.Cs=[…])."
+        )
+
+
+def _uncalibrated(saved: Predictor, found: Findings) -> Iterable[str]:
+    calibration = found.calibration()
+    if calibration.error < max(LEAST_ERROR, 2 * _by_chance(calibration, len(found.label_names))):
+        return
+    trained = saved.estimator.trained
+    if not isinstance(trained, TrainedModel):
+        # Of what has no such setting none is known.
+        if trained.get_params(deep=False).get("calibrate", True) is not False:
+            return
+        how = "calibrate=True (from the shell estimator.calibrate=true, or estimator.base.calibrate=true)"
+    elif trained.calibration is None:
+        how = "training=dual, whose training.calibrate=true is the default"
+    else:
+        return
+    yield f"Probabilities are off by {calibration.error:.2f} on average and not calibrated: train with {how}."
+
+
+def _by_chance(calibration: Calibration, num_labels: int) -> float:
+    """Return the expected calibration error of correct probabilities, with one draw for each row."""
+    variance = np.maximum(calibration.said * (1 - calibration.said), 1e-3)
+    noise = np.sqrt(2 / np.pi * variance * num_labels / calibration.count)
+    return float(noise @ calibration.count / calibration.count.sum())
+
+
+def _unproven(saved: Predictor, found: Findings) -> Iterable[str]:
+    unproven = int((~found.exact).sum())
+    if not unproven:
+        return
+    try:
+        saved.limited(None)
+        how = "search longer, by a larger --node-limit or by none (node_limit=None)"
+    except ValueError:
+        how = "where a proof counts, decode by search, as --most-probable and --least-hinge do"
+    yield f"{unproven} of {len(found.exact)} answers are not proven optimal: {how}."
+
+
+def _names(found: Findings, which: Any) -> str:
+    names = [found.label_names[place] for place in np.flatnonzero(which)]
+    more = f" and {len(names) - NUM_NAMES} more" if len(names) > NUM_NAMES else ""
+    return ", ".join(names[:NUM_NAMES]) + more

@@ -31,8 +31,7 @@ from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.models import Model
 from lmbm_torch.persistence.stored import Given, Stored
-from lmbm_torch.prediction.decoders import Decoder, with_settings
-from lmbm_torch.prediction.trained import TrainedModel
+from lmbm_torch.prediction.trained import Decoder, TrainedModel, with_settings
 from lmbm_torch.protocol import Capabilities, LabelClassifier
 from lmbm_torch.shapes import Int
 

@@ -116,7 +116,8 @@ def _proven_ranks(found: Decoding) -> Bool[Tensor, "batch top_k"]:
 
 def token_columns(saved: Predictor, tokens: Tokens, top_k: int = 1) -> list[str]:
     """Return the names of the columns of :func:`token_rows`."""
-    schema = _of_tokens(saved)
+    schema = saved.schema
+    assert isinstance(schema, ColumnSchema)
     given = list(schema.windows.columns)
     if schema.has_tags(tokens):
         given.insert(schema.tag, "given_tag")
@@ -157,11 +158,6 @@ def tags(saved: Predictor, predictions: Iterable[Prediction]) -> Iterator[str]:
         assert batch.lengths is not None
         for labels, length in zip(batch.decoding.labels, batch.lengths.tolist(), strict=True):
             yield from (saved.label_names[tag] for tag in labels[:length].tolist())
-
-
-def _of_tokens(saved: Predictor) -> ColumnSchema:
-    assert isinstance(saved.schema, ColumnSchema)
-    return saved.schema
 
 
 def write_predictions(

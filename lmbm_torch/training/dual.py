@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmbm_torch.calibration.joint import fitted_scales
-from lmbm_torch.calibration.scales import Calibration
+from lmbm_torch.calibration.scales import Calibration, fitted_scales
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.features import Features
@@ -24,7 +23,7 @@ from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
-from lmbm_torch.solvers.networks.states import following_stage, next_stage
+from lmbm_torch.solvers.networks.problems import following_stage, next_stage
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
@@ -64,10 +63,10 @@ class DualModule(StructuredModule):
         seed: the seed of the order of instances, and of the folds for the calibration.
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
             times the work. ``"labels"`` calibrates each label (:mod:`lmbm_torch.calibration.scales`).
-            ``True`` also calibrates the probability of whole label sets (:mod:`lmbm_torch.calibration.joint`)
-            if label sets can be summed: for belief networks, and for Boltzmann machines of at most 22 labels,
-            if some instance has no missing label. ``"joint"`` is like ``True``, but raises an error if label
-            sets cannot be summed; ``"scale"`` fits a common scale.
+            ``True`` also calibrates the probability of whole label sets if label sets can be summed: for
+            belief networks, and for Boltzmann machines of at most 22 labels, if some instance has no missing
+            label. ``"joint"`` is like ``True``, but raises an error if label sets cannot be summed;
+            ``"scale"`` fits a common scale.
         kwargs: ``decoder`` and ``label_names``, see :class:`StructuredModule`.
 
     Raises:
@@ -353,11 +352,7 @@ class CompletingAscent(DualAscent):
     """
 
     def __init__(
-        self,
-        model: SigmoidBeliefNetwork | BoltzmannMachine,
-        part: _Part,
-        complete: np.ndarray,
-        tol: float,
+        self, model: SigmoidBeliefNetwork | BoltzmannMachine, part: _Part, complete: np.ndarray, tol: float
     ) -> None:
         super().__init__(model, part.problem(complete), tol)
         self.part, self.complete, self.rounds = part, complete, 1

@@ -14,13 +14,12 @@ from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.common.results import Status
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
-from lmbm_torch.losses.methods import METHODS
+from lmbm_torch.losses.latent import METHODS
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.persistence.archives import pack, unpack
-from lmbm_torch.prediction.decoders import Decoder
+from lmbm_torch.prediction.trained import Decoder
 from lmbm_torch.training.gradient import GradientModule
-from lmbm_torch.training.penalties import none
-from lmbm_torch.training.structured import Penalty
+from lmbm_torch.training.structured import Penalty, none
 from lmbm_torch.verdicts import one_door
 
 LatentLoss = Callable[..., Any]
@@ -191,7 +190,7 @@ def by_method(
     loss: LatentLoss | None = None,
     **kwargs: Any,
 ) -> LatentModule:
-    """Make the module that trains a model by a method of :data:`~lmbm_torch.losses.methods.METHODS`.
+    """Make the module that trains a model by a method of :data:`~lmbm_torch.losses.latent.METHODS`.
 
     Args:
         model: the model to train.

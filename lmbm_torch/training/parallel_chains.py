@@ -31,7 +31,7 @@ class ParallelChainsModule(PersistentModule):
     biases are 0, as in a new model, they are set to the log-odds of the labels' frequencies, smoothed by one
     more 0 and one more 1.
 
-    For fast training, use centred steps (:class:`~lmbm_torch.training.callbacks.centring.CentredGradients`),
+    For fast training, use centred steps (:class:`~lmbm_torch.training.callbacks.latent.CentredGradients`),
     and a learning rate that falls to 0, so the chains keep up with the model.
 
     Args:

@@ -34,8 +34,8 @@ from lmbm_torch.files import (
 )
 from lmbm_torch.incoming import lines
 from lmbm_torch.persistence import save
-from lmbm_torch.persistence.checkpoints import check_whole
-from lmbm_torch.prediction.decoders import with_settings
+from lmbm_torch.persistence.files import check_whole
+from lmbm_torch.prediction.trained import with_settings
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
@@ -57,7 +57,8 @@ def keep_rules(
         ValueError: a line is no rule, a rule names unknown labels, or the rules contradict each other.
     """
     given = () if path is None else read(path)
-    exclusive = [f"exactly_one({', '.join(map(_quoted, names))})" for names in classes]
+    quoted = ([f"'{name}'" if '"' in name else f'"{name}"' for name in names] for names in classes)
+    exclusive = [f"exactly_one({', '.join(names)})" for names in quoted]
     rules = Constraints.of([*given, *exclusive], label_names)
     written = ""
     if path is not None:
@@ -73,10 +74,6 @@ def classes_of(data: Any) -> tuple[tuple[str, ...], ...]:
     """Return the labels of each column of classes of a data set, see :class:`LabelForm`."""
     schema = getattr(data, "schema", None)
     return () if schema is None else schema.label_form.classes
-
-
-def _quoted(name: str) -> str:
-    return f"'{name}'" if '"' in name else f'"{name}"'
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""The base class of training modules: metrics of decoding, the report after a fit, and the saved model."""
+"""The base class of training modules: metrics of decoding, the report after a fit, and the saved model.
+
+Penalties are functions of a model: the part of the objective in only the weights.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from lmbm_torch.calibration.scales import Calibration
@@ -24,19 +27,58 @@ from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.losses import error_bound, local_hinge
 from lmbm_torch.losses.bounds import least_threshold
 from lmbm_torch.metrics import multilabel_metrics
-from lmbm_torch.models import Model
-from lmbm_torch.persistence.checkpoints import RECORD, record
-from lmbm_torch.prediction.decoders import Decoder
+from lmbm_torch.models import ConditionalRBM, Model, RestrictedBoltzmannMachine
+from lmbm_torch.persistence.files import RECORD, record
 from lmbm_torch.prediction.predictor import Predictor
-from lmbm_torch.training.penalties import quadratic
-
-with naming_extras():
-    from lightning.pytorch import LightningModule
-    from torchmetrics import MetricCollection
+from lmbm_torch.prediction.trained import Decoder
+from lmbm_torch.shapes import Float
 
 # Loss functions; each takes its own kind of energy.
 Loss = Callable[[Any, Tensor], Tensor]
 Penalty = Callable[[Any], Tensor]
+
+
+def quadratic(model: Model, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
+    """Return ½ Σ_j η_j w_j² over the weights of the model's head.
+
+    η_j is ``coupling_penalty`` for the weight of a clique of two or more labels, and 1 for all other weights
+    (large_margin_boltzmann_machines_2009, section 5, where the factor is η_0).
+
+    Raises:
+        ValueError: ``coupling_penalty`` is not a finite number above 0.
+    """
+    check_positive("coupling_penalty", coupling_penalty)
+    weights = model.weights()
+    if coupling_penalty == 1:
+        return 0.5 * weights @ weights
+    strength = 1 + (coupling_penalty - 1) * model.couples().to(weights.dtype)
+    return 0.5 * (strength * weights) @ weights
+
+
+def none(model: nn.Module) -> Float[Tensor, ""]:
+    """Return 0, whatever the weights."""
+    return next(model.parameters()).new_zeros(())
+
+
+def frobenius(model: RestrictedBoltzmannMachine, strength: float) -> Float[Tensor, ""]:
+    """Return ½ · strength · Σ W² over the couplings and, if the model has input, the features' weights.
+
+    Biases are not penalised. Early stopping is better (belief_propagation_in_crbms_2017, footnote 3).
+
+    Raises:
+        ValueError: ``strength`` is not a finite number above 0.
+    """
+    check_positive("strength", strength)
+    matrices = [model.coupling]
+    if isinstance(model, ConditionalRBM):
+        matrices += [model.visible_weight, model.hidden_weight]
+    # Inner products take half the time of sums of squares, which would store the squares first.
+    return 0.5 * strength * torch.stack([matrix.flatten() @ matrix.flatten() for matrix in matrices]).sum()
+
+
+with naming_extras():
+    from lightning.pytorch import LightningModule
+    from torchmetrics import MetricCollection
 
 
 class StructuredModule(LightningModule):
@@ -57,7 +99,7 @@ class StructuredModule(LightningModule):
         loss: (energy, labels) → ``(batch,)``.
         C: the weight of the losses, the same for every instance.
         penalty: model → the part of the objective in only the weights, like
-            :func:`~lmbm_torch.training.penalties.quadratic`.
+            :func:`~lmbm_torch.training.structured.quadratic`.
         margin: γ of the reported hinge losses, and of the decoder.
         decoder: energy → :class:`~lmbm_torch.inference.common.results.Decoding`; exact hinge decoding by
             default. A function of :mod:`lmbm_torch.inference`, or a partial function with plain settings, is

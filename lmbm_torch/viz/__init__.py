@@ -1,25 +1,13 @@
-"""Figures of models, searches and results, as matplotlib figures that do not use pyplot."""
+"""Figures of models, searches and results, as matplotlib figures that do not use pyplot.
+
+This package may change. Import its modules:
+
+* ``dependencies``: heatmaps of couplings, dependencies and transitions, and graphs with marginals;
+* ``images``: grids and rows of images, segment displays, and filters of weights;
+* ``quality``: bar charts, scores of labels, reliability diagrams, and histograms of search nodes.
+"""
 
 from lmbm_torch.extras import naming_extras
 
 with naming_extras():
-    from lmbm_torch.viz.comparisons import bar_chart
-    from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap, transition_heatmap
-    from lmbm_torch.viz.graphs import graph_of_marginals
-    from lmbm_torch.viz.images import image_grid, image_rows, segment_displays, weight_filters
-    from lmbm_torch.viz.quality import label_chart, node_histogram, reliability_diagram
-
-__all__ = [
-    "bar_chart",
-    "coupling_heatmap",
-    "dependency_heatmap",
-    "graph_of_marginals",
-    "image_grid",
-    "image_rows",
-    "label_chart",
-    "node_histogram",
-    "reliability_diagram",
-    "segment_displays",
-    "transition_heatmap",
-    "weight_filters",
-]
+    import matplotlib as matplotlib

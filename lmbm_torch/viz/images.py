@@ -45,7 +45,7 @@ def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Fig
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.viz import image_rows
+        >>> from lmbm_torch.viz.images import image_rows
         >>> len(image_rows({"clean": torch.ones(3, 8, 8), "predicted": torch.zeros(3, 8, 8)}).axes)
         6
     """
@@ -74,7 +74,7 @@ def image_grid(images: Shaped[Tensor, "images height width"]) -> Figure:
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.viz import image_grid
+        >>> from lmbm_torch.viz.images import image_grid
         >>> len(image_grid(torch.ones(9, 8, 8)).axes)
         1
     """
@@ -97,7 +97,7 @@ def weight_filters(filters: Float[Tensor, "hidden height width"]) -> Figure:
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.viz import weight_filters
+        >>> from lmbm_torch.viz.images import weight_filters
         >>> figure = weight_filters(torch.linspace(-1, 1, 128).reshape(2, 8, 8))
         >>> figure.axes[0].images[0].get_clim()
         (-1.0, 1.0)
@@ -142,7 +142,7 @@ def segment_displays(
 
     Examples:
         >>> import numpy as np
-        >>> from lmbm_torch.viz import segment_displays
+        >>> from lmbm_torch.viz.images import segment_displays
         >>> truth = np.ones((2, 7), int)
         >>> len(segment_displays(np.zeros((2, 8, 8)), truth, {"LMSBN": truth}).axes)
         4

@@ -30,7 +30,7 @@ from lmbm_torch.estimators import (
     LMSBNClassifier,
     RiskControlledClassifier,
 )
-from lmbm_torch.estimators.wrappers.risk_control import RISKS
+from lmbm_torch.estimators.wrappers.conformal import RISKS
 
 # Rows and labels of a set, None for all.
 SETS = {

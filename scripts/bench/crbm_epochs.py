@@ -25,7 +25,7 @@ import torch
 from measuring import described, seconds, show, table, write_csv
 
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.losses import methods
+from lmbm_torch.losses import latent
 from reproduce.crbm_epochs import Images, Steps
 from reproduce.crbm_problems import METHODS, problem
 
@@ -45,7 +45,7 @@ def measured(method: str, data: Any, batch_size: int, repeats: int) -> dict[str,
     for number in range(2):
         steps.epoch(number, NUM_ITERS)
     state = steps.state()
-    does_infer = hidden is not None and methods.METHODS[options["method"]].num_steps is None
+    does_infer = hidden is not None and latent.METHODS[options["method"]].num_steps is None
     times: dict[str, list[float]] = {name: [] for name in TOLERANCES}
     for _ in range(repeats):
         for name, tol in TOLERANCES.items():
@@ -70,7 +70,7 @@ def measured(method: str, data: Any, batch_size: int, repeats: int) -> dict[str,
 @torch.no_grad()
 def _iterations(steps: Steps, images: Images, method: str) -> float:
     """Return the iterations of inference, the mean over the first images."""
-    inference = MatchedInference(methods.METHODS[method].routine, NUM_ITERS, tol=TOLERANCES["seconds"])
+    inference = MatchedInference(latent.METHODS[method].routine, NUM_ITERS, tol=TOLERANCES["seconds"])
     found = inference.decode(steps._energy(images.features[:500].float()))
     return float(found.status.num_iters.double().mean())
 

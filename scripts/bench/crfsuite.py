@@ -38,7 +38,7 @@ from lmbm_torch.data import TextEncoder, load_conll2000
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.estimators import ChainCRF
 from lmbm_torch.estimators.chains.token_features import TokenFeatures
-from lmbm_torch.fitting.feature_units import merged
+from lmbm_torch.fitting.recipe import merged
 from lmbm_torch.metrics import chunk_f1
 from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 from lmbm_torch.solvers.structural import lbfgs

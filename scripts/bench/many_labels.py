@@ -35,7 +35,7 @@ from lmbm_torch.data import load
 from lmbm_torch.data.formats.npz import read_npz
 from lmbm_torch.data.named import NAMED_SETS, data_folder
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.fitting.feature_units import scaled
+from lmbm_torch.fitting.recipe import scaled
 from lmbm_torch.inference.search import branch_and_bound
 
 SETS = ("delicious", "tmc2007_500", "rcv1_subset1", "mediamill_subset")

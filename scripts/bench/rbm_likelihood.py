@@ -37,11 +37,11 @@ from lmbm_torch.files import write_figure
 from lmbm_torch.inference.common.results import LogLikelihoodBounds
 from lmbm_torch.inference.sampling import gibbs, log_likelihood
 from lmbm_torch.models import RestrictedBoltzmannMachine
-from lmbm_torch.training.callbacks.centring import CentredGradients
 from lmbm_torch.training.callbacks.display import SeededEpochs
+from lmbm_torch.training.callbacks.latent import CentredGradients
 from lmbm_torch.training.parallel_chains import ParallelChainsModule
-from lmbm_torch.training.penalties import frobenius
-from lmbm_torch.viz import image_grid
+from lmbm_torch.training.structured import frobenius
+from lmbm_torch.viz.images import image_grid
 
 HIDDEN, BATCH, STRENGTH = 500, 500, 5.0
 PEER_RATES = {"scikit-learn": (0.05, 0.01), "rbms": (0.1, 0.02)}

@@ -27,9 +27,9 @@ from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.images import BinaryImages, alone
 from lmbm_torch.data.scaling import unscaled
 from lmbm_torch.models import RestrictedBoltzmannMachine
-from lmbm_torch.training.callbacks.centring import CentredGradients
+from lmbm_torch.training.callbacks.latent import CentredGradients
 from lmbm_torch.training.parallel_chains import ParallelChainsModule
-from lmbm_torch.training.penalties import frobenius
+from lmbm_torch.training.structured import frobenius
 
 VISIBLE, HIDDEN, BATCH, RATE, DECAY = 784, 500, 500, 0.05, 1e-4
 Seconds = tuple[float, float]

@@ -31,8 +31,8 @@ from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.sampling import annealed_importance, log_likelihood
 from lmbm_torch.models import RestrictedBoltzmannMachine
-from lmbm_torch.training.callbacks.centring import CentredGradients
 from lmbm_torch.training.callbacks.display import SeededEpochs
+from lmbm_torch.training.callbacks.latent import CentredGradients
 from lmbm_torch.training.parallel_chains import ParallelChainsModule
 
 HIDDEN, BATCH, RATE, CHAINS = 16, 500, 0.1, 100

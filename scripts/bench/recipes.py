@@ -6,7 +6,7 @@ its units, C a number. Means over splits of exact match, sample F1 and macro F1,
 recipe whose fits take more than ``--cell`` seconds on a set is tried on fewer splits there; with
 ``--seconds`` nothing begins after so many.
 
-Units: ``own``, those of lmbm_torch.fitting.feature_units (each column in two standard deviations or, where it
+Units: ``own``, those of lmbm_torch.fitting.recipe (each column in two standard deviations or, where it
 is mostly 0, in its range, all divided by the root of the mean of ‖x‖²); ``rows``, those of
 lmbm_torch.data.scaling.usual (columns standardised, rows of norm 1); ``own rows``, the first ones with rows
 of norm 1; ``raw``, as they are.
@@ -34,7 +34,7 @@ from lmbm_torch.data.scaling import usual
 from lmbm_torch.data.splits import stratified_split
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
-from lmbm_torch.fitting.feature_units import column_units, scaled
+from lmbm_torch.fitting.recipe import column_units, scaled
 
 SETS = (
     "flags",

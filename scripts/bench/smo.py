@@ -36,10 +36,10 @@ from threadpoolctl import threadpool_limits
 
 from lmbm_torch.files import write_figure
 from lmbm_torch.solvers import gram as kernels
+from lmbm_torch.solvers import smo
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
-from lmbm_torch.solvers.logistic import smo
-from lmbm_torch.solvers.logistic.problems import MulticlassProblem
+from lmbm_torch.solvers.smo import MulticlassProblem
 from reproduce.multiclass_sets import load_multiclass
 
 SQUARE_BANDWIDTH = 16.0

@@ -23,7 +23,7 @@ from scipy.sparse import csr_array
 from lmbm_torch import estimators, load, models, save
 from lmbm_torch.data import open_mapped, write_mapped
 from lmbm_torch.persistence import archives
-from lmbm_torch.persistence.checkpoints import RECORD, record
+from lmbm_torch.persistence.files import RECORD, record
 from lmbm_torch.prediction.predictor import Predictor
 
 NAMES = ("sun", "sea")

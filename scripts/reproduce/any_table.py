@@ -5,7 +5,7 @@ mediamill_subset the first ten labels. AutoLabelClassifier is fitted once for ea
 search for all metrics, over its settings, the scaling of features and, where it has probabilities, one
 threshold for all labels, as a practitioner would choose it for F1. The log loss is of single labels, negative
 so that more is better; a peer without probabilities has none. Seconds are of the processor. Paired tests
-(:mod:`lmbm_torch.compare.significance`) are against the peer that is best on the set's test parts: a
+(:mod:`lmbm_torch.compare.trials`) are against the peer that is best on the set's test parts: a
 choice that nobody could have made beforehand.
 """
 
@@ -24,9 +24,8 @@ from scipy import stats
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.compare.methods import METHODS, Ensemble, is_installed, takes
-from lmbm_torch.compare.significance import corrected_t_test, holm
 from lmbm_torch.compare.tables import Result
-from lmbm_torch.compare.trials import part
+from lmbm_torch.compare.trials import corrected_t_test, holm, part
 from lmbm_torch.data import MultilabelData, SevenSegment, read_npz
 from lmbm_torch.data.splits import stratified_split
 from lmbm_torch.estimators import AutoLabelClassifier

@@ -363,7 +363,7 @@ def note(results: Sequence[Result], protocol: Mapping[str, Any], **_: Any) -> st
 def draw(results: Sequence[Result], folder: Path) -> None:
     """Plot Figure 2, validation errors by epoch, and Figure 4, each with plain and with centred steps."""
     # At use: the machine that trains may lack what draws.
-    from lmbm_torch.viz import image_rows
+    from lmbm_torch.viz.images import image_rows
     from reproduce.figures import error_curves
 
     results = [result for result in results if "all" in result]

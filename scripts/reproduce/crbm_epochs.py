@@ -21,14 +21,14 @@ from torch import Tensor
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.losses.methods import METHODS
+from lmbm_torch.losses.latent import METHODS
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.verdicts import supposing
 from reproduce.gradients import gradient
 
 WEIGHTS = "visible_bias", "visible_weight", "hidden_bias", "hidden_weight", "coupling"
 HIDDEN_RATE = 0.04
-"""Of the running mean of the hidden units, as in :class:`~lmbm_torch.training.callbacks.centring`."""
+"""Of the running mean of the hidden units, as in :class:`~lmbm_torch.training.callbacks.latent`."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Steps:
     Args:
         images: to train with.
         hidden: number of hidden units; None for logistic regression, which has none.
-        method: one of :data:`~lmbm_torch.losses.methods.METHODS`.
+        method: one of :data:`~lmbm_torch.losses.latent.METHODS`.
         num_steps: of Gibbs sampling, where the method samples.
         learning_rate, batch_size: of a step along the mean of the batch's gradients.
         is_centred: whether pixels and hidden units are taken less their means; see
-            :mod:`~lmbm_torch.training.callbacks.centring`.
+            :mod:`~lmbm_torch.training.callbacks.latent`.
         seed: of the weights, the order of the images and sampling.
         tol: of inference in training.
         warm_tol: the same from the second epoch on, whose inference then starts from the hidden units'

@@ -23,11 +23,15 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.scaling import unscaled
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
-from lmbm_torch.training.callbacks.centring import CentredGradients
 from lmbm_torch.training.callbacks.display import SeededEpochs
-from lmbm_torch.training.callbacks.latent import BestWeights, ChangedPixels, IterationSchedule
+from lmbm_torch.training.callbacks.latent import (
+    BestWeights,
+    CentredGradients,
+    ChangedPixels,
+    IterationSchedule,
+)
 from lmbm_torch.training.latent import LatentModule, by_method
-from lmbm_torch.training.penalties import frobenius
+from lmbm_torch.training.structured import frobenius
 from reproduce.crbm_problems import METHODS, problem
 
 

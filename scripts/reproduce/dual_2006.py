@@ -36,10 +36,10 @@ from lmbm_torch.compare.tables import write_csv
 from lmbm_torch.estimators import KernelLogisticRegression
 from lmbm_torch.files import write_figure
 from lmbm_torch.solvers import gram as kernels
+from lmbm_torch.solvers import smo
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
-from lmbm_torch.solvers.logistic import smo
-from lmbm_torch.solvers.logistic.problems import MulticlassProblem
+from lmbm_torch.solvers.smo import MulticlassProblem
 from reproduce.cells import Cell
 from reproduce.figures import learning_curves
 from reproduce.multiclass_sets import MulticlassData, load_multiclass

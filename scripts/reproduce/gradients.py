@@ -66,7 +66,7 @@ def gradient(
     """Return the gradient of Σ_b loss_b in the energy's tensors.
 
     Args:
-        method: one of :data:`~lmbm_torch.losses.methods.METHODS`.
+        method: one of :data:`~lmbm_torch.losses.latent.METHODS`.
         energy: a bipartite energy, on any device.
         labels: v, {0, 1}.
         num_iters, tol: of inference, for methods that infer.

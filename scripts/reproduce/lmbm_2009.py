@@ -32,7 +32,7 @@ from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVM
 from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.files import write_figure
 from lmbm_torch.metrics.functional import jaccard_index
-from lmbm_torch.viz import coupling_heatmap
+from lmbm_torch.viz.dependencies import coupling_heatmap
 from reproduce.cells import Cell
 
 METRICS = {

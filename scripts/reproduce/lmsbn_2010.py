@@ -35,7 +35,7 @@ from lmbm_torch.estimators import (
 )
 from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.files import write_figure
-from lmbm_torch.viz import bar_chart
+from lmbm_torch.viz.quality import bar_chart
 from reproduce.cells import Cell
 from reproduce.decoding_times import decoding_cells, draw_decoding
 from reproduce.linear_networks import proven

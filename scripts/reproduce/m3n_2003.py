@@ -26,10 +26,10 @@ from lmbm_torch.estimators.chains.base import Rows
 from lmbm_torch.estimators.chains.baselines import IndependentPositions, MaximumEntropyMarkovClassifier
 from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
-from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
+from lmbm_torch.estimators.classes import MultiClassSVM
 from lmbm_torch.estimators.common.baselines import independent_svm
 from lmbm_torch.files import write_figure
-from lmbm_torch.viz import transition_heatmap
+from lmbm_torch.viz.dependencies import transition_heatmap
 from reproduce.cells import Cell
 from reproduce.figures import error_bars
 

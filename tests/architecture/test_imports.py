@@ -89,7 +89,6 @@ ROOMS = {
     "data.tables": {"data.features"},
     "estimators.automatic": OF_LABEL_VECTORS | {"estimators.joint", "estimators.label_chains"},
     "estimators.chains": {"estimators.common"},
-    "estimators.classes": {"estimators.chains", "estimators.common"},
     "estimators.common": {"estimators.explain"},
     "estimators.explain": set(),
     "estimators.graphs": {"estimators.common"},
@@ -114,7 +113,6 @@ ROOMS = {
     "solvers.structural": FOR_SOLVERS | {"solvers.networks.problems"},
     "solvers.machines": FOR_SOLVERS | {"solvers.networks.problems"},
     "solvers.chains": FOR_SOLVERS | {"solvers.networks.problems", "solvers.structural"},
-    "solvers.logistic": FOR_SOLVERS,
     "training.callbacks": {"training"},
 }
 # Rooms within rooms: a plain reference imports no compiled loop, which it is the judge of.
@@ -123,7 +121,7 @@ PLAIN = "plain"
 # The only places that may import each of these; whatever is not listed is of torch, numpy or Python itself.
 LEAVES = {
     "llvmlite": {"kernels"},
-    "networkx": {"energies.factor_views", "viz.graphs"},
+    "networkx": {"energies.factor_views", "viz.dependencies"},
     "numba": {"kernels"},
     "triton": {"kernels"},
     "cvxpy": {"inference.relaxations.lp_layer", "references"},
@@ -162,7 +160,7 @@ LEAVES = {
     "xgboost": {"estimators.label_chains.boosting"},
     "torchmetrics": {"metrics", "training"},
     "matplotlib": {"viz"},
-    "mlflow": {"training.callbacks.overviews"},
+    "mlflow": {"training.callbacks.display"},
     "mlrl": {"compare.baselines"},
     "safetensors": {"persistence.archives"},
     "rich": {"estimators.common.calls", "compare", "cli"},
@@ -327,10 +325,10 @@ def test_circles_are_seen(late):
         ("kernels.dual.machine", "from numba import njit"),
         ("training.gradient", "import matplotlib.pyplot as plt"),
         ("data.dataset", "import pandas"),
-        ("solvers.logistic.smo", "from cvxpy import Variable"),
+        ("solvers.smo", "from cvxpy import Variable"),
         ("inference.enumeration.exact", "from lmbm_torch.inference.enumeration.one_side import _rows"),
         ("inference.enumeration.one_side", "from lmbm_torch.inference.search import beam_search"),
-        ("solvers.networks.states", "from lmbm_torch.solvers.machines.problem import SharedProblem"),
+        ("solvers.networks.problems", "from lmbm_torch.solvers.machines.problem import SharedProblem"),
         ("solvers.machines.problem", "from lmbm_torch.solvers.networks import dual_coordinate"),
         ("kernels.matrix_bp.plain", "from lmbm_torch.kernels.matrix_bp.compiled.groups import propagate"),
         ("data.formats.npz", "from lmbm_torch.data.sequences.records import SequenceData"),

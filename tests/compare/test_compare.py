@@ -24,7 +24,7 @@ from lmbm_torch.compare import methods, trials
 from lmbm_torch.compare.baselines import AnyClasses, BoostedRules, BoostedTrees, ChainEnsemble, MLkNN
 from lmbm_torch.compare.comparing import compare
 from lmbm_torch.compare.methods import METHODS, is_installed
-from lmbm_torch.compare.significance import (
+from lmbm_torch.compare.trials import (
     corrected_t_test,
     holm,
     interval,

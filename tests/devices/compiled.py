@@ -16,15 +16,8 @@ import torch
 from torch import Tensor
 
 from devices.steps import BATCH, NUM_FEATURES, STEPS, drawn
-from lmbm_torch.models import (
-    Bernoulli,
-    ConditionalRBM,
-    ConvolutionalEncoder,
-    Gaussian,
-    HiddenMarkov,
-    Multinomial,
-    RestrictedBoltzmannMachine,
-)
+from lmbm_torch.models import ConditionalRBM, ConvolutionalEncoder, HiddenMarkov, RestrictedBoltzmannMachine
+from lmbm_torch.models.hidden_markov import Bernoulli, Gaussian, Multinomial
 from lmbm_torch.training.latent import PersistentModule
 
 NUM_STATES, LENGTHS = 3, (5, 3, 1)

@@ -14,7 +14,7 @@ from lmbm_torch import losses, models
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.inference.messages import matrix_bp, mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.training import penalties
+from lmbm_torch.training import structured as penalties
 from lmbm_torch.training.gradient import GradientModule
 from lmbm_torch.training.latent import LatentModule, PersistentModule
 

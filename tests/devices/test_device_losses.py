@@ -16,6 +16,7 @@ from torch import Tensor
 from devices.accelerator import Accelerator, OnDevice, here
 from lmbm_torch import losses
 from lmbm_torch.inference.relaxations import lp_layer, lp_relaxation
+from lmbm_torch.losses import relaxed
 from lmbm_torch.losses.bounds import least_threshold, undirected_threshold
 from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
 from lmbm_torch.losses.relaxed import relaxed_hamming
@@ -65,13 +66,13 @@ LOSSES = {
     "structured_hinge": Loss(losses.structured_hinge, PAIRWISE),
     "structured_hinge, clique": Loss(losses.structured_hinge, CLIQUE),
     "relaxed_structured_hinge": Loss(
-        partial(losses.relaxed_structured_hinge, inference=lp_relaxation.decode), PAIRWISE
+        partial(relaxed.relaxed_structured_hinge, inference=lp_relaxation.decode), PAIRWISE
     ),
     "relaxed_hamming": Loss(partial(relaxed_hamming, inference=lp_layer.relaxed_labels), PAIRWISE),
     "relaxed_squared_error": Loss(
-        partial(losses.relaxed_squared_error, inference=lp_layer.relaxed_labels), PAIRWISE
+        partial(relaxed.relaxed_squared_error, inference=lp_layer.relaxed_labels), PAIRWISE
     ),
-    "sparse_map_loss": Loss(losses.sparse_map_loss, PAIRWISE),
+    "sparse_map_loss": Loss(relaxed.sparse_map_loss, PAIRWISE),
     "bethe_negative_log_likelihood": Loss(
         losses.bethe_negative_log_likelihood, BIPARTITE, takes_missing=True
     ),

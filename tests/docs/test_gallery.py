@@ -28,7 +28,7 @@ def test_an_example_has_a_title_and_a_picture(path):
     title, underline = (ast.get_docstring(ast.parse(text)) or "").split("\n")[:2]
     assert set(underline) == {"="}
     assert len(underline) == len(title)
-    assert "plt.show()" in text or "from lmbm_torch.viz import" in text
+    assert "plt.show()" in text or "from lmbm_torch.viz." in text
     assert "LMBM_DATA" not in text
 
 

@@ -23,7 +23,7 @@ from lmbm_torch.losses import structured_hinge
 from lmbm_torch.losses.bounds import least_threshold
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.models import ConditionalRBM
-from lmbm_torch.prediction.probabilities import probabilities
+from lmbm_torch.prediction.answers import probabilities
 
 BATCH, LABELS = 3, 4
 ENERGIES = {

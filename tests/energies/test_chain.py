@@ -16,7 +16,8 @@ from lmbm_torch.energies import ChainEnergy, PairwiseEnergy
 from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.inference.trees import chain_dp, chain_steps
 from lmbm_torch.losses import chain_negative_log_likelihood
-from lmbm_torch.models import Gaussian, HiddenMarkov
+from lmbm_torch.models import HiddenMarkov
+from lmbm_torch.models.hidden_markov import Gaussian
 
 
 @given(chain_energies())

@@ -16,8 +16,7 @@ from sweeps import slow
 from torch.nn.functional import softplus
 
 from lmbm_torch.calibration import scales as calibration
-from lmbm_torch.calibration.joint import joint_scales
-from lmbm_torch.calibration.scales import Calibration, common_scale, label_scales
+from lmbm_torch.calibration.scales import Calibration, common_scale, joint_scales, label_scales
 from lmbm_torch.data import load
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import (

@@ -21,7 +21,7 @@ from lmbm_torch.estimators.chains.baselines import (
 )
 from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
-from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
+from lmbm_torch.estimators.classes import MultiClassSVM
 from lmbm_torch.estimators.common import base
 from lmbm_torch.estimators.common.baselines import independent_svm
 from lmbm_torch.inference.trees import chain_dp

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from lmbm_torch.estimators import ChainCRF, ChainSVM, ConditionalRBMClassifier, MultiClassSVM
-from lmbm_torch.fitting.feature_units import merged
+from lmbm_torch.fitting.recipe import merged
 from lmbm_torch.solvers.networks.problems import canonical
 
 TYPES = [np.float32, np.float64]

@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from lmbm_torch.estimators import ConformalClassifier, HierarchicalClassifier
-from lmbm_torch.estimators.wrappers.label_forest import ROOT, LabelForest
+from lmbm_torch.estimators.wrappers.hierarchical import ROOT, LabelForest
 
 NAMES = ("b/a", "a", "a/a/a", "a/a", "b", "a/a/b")
 FOREST = LabelForest.of("/", NAMES)

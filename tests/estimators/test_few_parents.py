@@ -14,7 +14,8 @@ from scipy import sparse
 
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.common import targets
-from lmbm_torch.estimators.networks import few_parents, orderings
+from lmbm_torch.estimators.networks import network_training as few_parents
+from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.fitting import recipe
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.search import branch_and_bound

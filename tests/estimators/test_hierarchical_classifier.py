@@ -19,7 +19,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.svm import LinearSVC
 
 from lmbm_torch.estimators import HierarchicalClassifier, LMSBNClassifier
-from lmbm_torch.estimators.wrappers.label_forest import ROOT, LabelForest
+from lmbm_torch.estimators.wrappers.hierarchical import ROOT, LabelForest
 
 NAMES = ("02/01", "01", "01/01/03", "01/01", "02", "01/01/04")
 FOREST = LabelForest.of("/", NAMES)

@@ -16,7 +16,7 @@ from lmbm_torch.estimators import (
     MaximumEntropyMarkovClassifier,
     MultiClassSVM,
 )
-from lmbm_torch.fitting.feature_units import column_units, scaled
+from lmbm_torch.fitting.recipe import column_units, scaled
 
 rows, classes = load_iris(return_X_y=True)
 rows, classes = rows[::2], classes[::2]

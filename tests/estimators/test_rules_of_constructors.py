@@ -31,7 +31,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.estimators.label_chains import members
+from lmbm_torch.estimators.label_chains import probabilistic as members
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.predictor import Predictor

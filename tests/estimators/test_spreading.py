@@ -166,7 +166,7 @@ def test_only_stages_of_several_labels_are_sent_and_without_features(monkeypatch
         features.append(common.problems.features.size)
         return spread(work, common, tasks, *kept)
 
-    monkeypatch.setattr("lmbm_torch.estimators.networks.label_blocks.spread", noted)
+    monkeypatch.setattr("lmbm_torch.estimators.networks.network_training.spread", noted)
     X, Y = drawn()
     Y[:9, [2, 3]] = np.nan
     with joblib.parallel_config(backend="threading", n_jobs=2):
@@ -351,7 +351,7 @@ def test_what_several_calls_share_is_sent_once(client):
 def test_a_whole_fit_sends_its_features_once(client, monkeypatch, sent_sizes, settings):
     """That of the ordering or of the choice of the number of parents, and that of the blocks of labels."""
     monkeypatch.setattr("lmbm_torch.fitting.recipe.MANY_LABELS", 6)
-    monkeypatch.setattr("lmbm_torch.estimators.networks.few_parents.COUNTS", (1, 2))
+    monkeypatch.setattr("lmbm_torch.estimators.networks.network_training.COUNTS", (1, 2))
     X, Y = np.random.default_rng(1).normal(size=(150, 60)), drawn()[1]
     with joblib.parallel_config(backend="dask"):
         LMSBNClassifier(random_state=0, **settings).fit(X, Y)

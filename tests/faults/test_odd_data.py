@@ -26,7 +26,7 @@ from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.training.dual import DualModule
 from lmbm_torch.training.gradient import GradientModule
-from lmbm_torch.viz import dependency_heatmap
+from lmbm_torch.viz.dependencies import dependency_heatmap
 
 NEVER, ALWAYS, EMPTY = 3, 4, 7
 MANY = 1000

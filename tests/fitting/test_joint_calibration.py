@@ -11,8 +11,16 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
-from lmbm_torch.calibration.joint import FACTORS, Right, best_scales, joint_scales, two_factors
-from lmbm_torch.calibration.scales import AnEnergy, Calibration, label_scales
+from lmbm_torch.calibration.scales import (
+    FACTORS,
+    AnEnergy,
+    Calibration,
+    Right,
+    best_scales,
+    joint_scales,
+    label_scales,
+    two_factors,
+)
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.persistence.archives import pack, unpack

@@ -24,7 +24,7 @@ from lmbm_torch.inference.common.results import BipartiteMessages
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.enumeration import one_side as parts
 from lmbm_torch.kernels.search import one_side
-from lmbm_torch.kernels.search.limits import suits
+from lmbm_torch.kernels.search.records import suits
 from lmbm_torch.memory import memory_budget
 
 TIED = bipartite_with_known(bipartite_energies(resolution=0.5))

@@ -23,15 +23,15 @@ from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_
 from lmbm_torch.kernels.dual.records import Box
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.search.records import Network
+from lmbm_torch.solvers import smo
 from lmbm_torch.solvers.chains import exponentiated_gradient as chains_by_gradient
 from lmbm_torch.solvers.chains import multi_class
 from lmbm_torch.solvers.chains import smo as chain_smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.gram import PrecomputedGram
-from lmbm_torch.solvers.logistic import smo
-from lmbm_torch.solvers.logistic.problems import JointProblem, MulticlassProblem
 from lmbm_torch.solvers.machines import dual_coordinate as machines
 from lmbm_torch.solvers.networks import dual_coordinate, exponentiated_gradient
+from lmbm_torch.solvers.smo import JointProblem, MulticlassProblem
 from lmbm_torch.solvers.structural import frank_wolfe
 
 RANDOM = np.random.default_rng(0).normal(size=(40, 6))

@@ -13,7 +13,7 @@ from sweeps import slow
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.messages import matrix_bp
-from lmbm_torch.kernels.matrix_bp import operator as bp
+from lmbm_torch.kernels.matrix_bp import choosing as bp
 from lmbm_torch.kernels.search.operator import branch_and_bound
 
 # Checks of shapes, which tests install, cannot be compiled: programs of their own. `drawn` begins each.
@@ -66,7 +66,7 @@ def gradients(function, weights):
 """
 
 COMPILED = """
-from lmbm_torch.kernels.matrix_bp.operator import matrix_bp as operator, matrix_bp_pairs
+from lmbm_torch.kernels.matrix_bp.choosing import matrix_bp as operator, matrix_bp_pairs
 
 for pairs in (True, False):
     tensors = [each.clone().requires_grad_(pairs) for each in (a, b, w)]

@@ -14,14 +14,14 @@ from strategies.pairwise import labels_of, random_pairwise_energy
 from lmbm_torch import losses
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.messages import mean_field
-from lmbm_torch.losses.relaxed import relaxed_hamming
+from lmbm_torch.losses import relaxed
 from lmbm_torch.losses.structured import loss_augment
 
-INFERRING = {
-    name: getattr(losses, name)
-    for name in losses.__all__
-    if "inference" in signature(getattr(losses, name)).parameters
-} | {"relaxed_hamming": relaxed_hamming}
+RELAXED = ("relaxed_hamming", "relaxed_squared_error", "relaxed_structured_hinge", "sparse_map_loss")
+EVERY = {name: getattr(losses, name) for name in losses.__all__} | {
+    name: getattr(relaxed, name) for name in RELAXED
+}
+INFERRING = {name: loss for name, loss in EVERY.items() if "inference" in signature(loss).parameters}
 LABELS = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 1, 0, 1], [1, 1, 1, 0, 0]])
 
 
@@ -29,8 +29,8 @@ def named(loss) -> list[str]:
     """The routines after "inference:" in the loss's docstring."""
     entry = re.search(r"^    inference: (.*?)(?=^    \w+: |^\w|\Z)", getdoc(loss) or "", re.M | re.S)
     if entry is None:
-        assert loss is losses.relaxed_squared_error
-        return named(relaxed_hamming)
+        assert loss is relaxed.relaxed_squared_error
+        return named(relaxed.relaxed_hamming)
     found = re.findall(r":func:`~?(lmbm_torch\.inference\.[\w.]+)`", entry[1])
     default = signature(loss).parameters["inference"].default
     own = [f"{default.__module__}.{default.__qualname__}"] if default not in (None, Parameter.empty) else []

@@ -12,7 +12,7 @@ from sklearn.model_selection import GroupKFold, KFold
 
 from lmbm_torch.estimators import ChainCRF, cross_val_predict_sequences
 from lmbm_torch.metrics import chunk_confusion, chunk_report
-from lmbm_torch.metrics.chunks import chunks
+from lmbm_torch.metrics.sequences import chunks
 
 # Of classification_report(true, predicted, output_dict=True), seqeval 1.2.2.
 REPORTS = json.loads((Path(__file__).parent / "data" / "seqeval_reports.json").read_text())

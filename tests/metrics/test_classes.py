@@ -37,8 +37,8 @@ TWINS = [
     (average(PRECISION), metrics.precision, NAN),
     (average(RECALL), metrics.recall, {}),
     (average(RECALL), metrics.recall, NAN),
-    (average(PRECISION, RECALL), metrics.f_of_averages, {}),
-    (average(PRECISION, RECALL), metrics.f_of_averages, NAN),
+    (average(PRECISION, RECALL), metrics.functional.f_of_averages, {}),
+    (average(PRECISION, RECALL), metrics.functional.f_of_averages, NAN),
 ]
 
 

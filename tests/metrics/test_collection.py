@@ -23,9 +23,13 @@ NAMES = [
 
 
 def by_functions(preds, target):
-    plain = {name: getattr(metrics, name)(preds, target) for name in NAMES if not name.endswith("_skipped")}
+    plain = {
+        name: getattr(metrics.functional, name)(preds, target)
+        for name in NAMES
+        if not name.endswith("_skipped")
+    }
     skipped = {
-        f"{name}_skipped": getattr(metrics, name)(preds, target, zero_division=math.nan)
+        f"{name}_skipped": getattr(metrics.functional, name)(preds, target, zero_division=math.nan)
         for name in ("precision", "recall", "f_of_averages")
     }
     return plain | skipped

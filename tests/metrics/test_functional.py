@@ -21,7 +21,7 @@ EVERY = (
     metrics.jaccard_index,
     metrics.precision,
     metrics.recall,
-    metrics.f_of_averages,
+    metrics.functional.f_of_averages,
 )
 
 
@@ -90,13 +90,13 @@ def test_conventions_of_the_undefined_ratio():
         assert metrics.precision(preds, target, zero_division).item() == pytest.approx(precision)
         assert metrics.recall(preds, target, zero_division).item() == pytest.approx(recall)
         f_score = 2 * precision * recall / (precision + recall)
-        assert metrics.f_of_averages(preds, target, zero_division).item() == pytest.approx(f_score)
+        assert metrics.functional.f_of_averages(preds, target, zero_division).item() == pytest.approx(f_score)
 
 
 def test_nothing_right_is_zero_and_nothing_to_average_is_nan():
     ones, zeros = torch.ones(2, 3), torch.zeros(2, 3)
-    assert metrics.f_of_averages(zeros, ones) == 0
-    assert metrics.f_of_averages(zeros, ones, math.nan).isnan()
+    assert metrics.functional.f_of_averages(zeros, ones) == 0
+    assert metrics.functional.f_of_averages(zeros, ones, math.nan).isnan()
 
 
 @pytest.mark.parametrize("metric", EVERY)
@@ -160,7 +160,7 @@ def test_bad_input_is_refused(metric, preds, target, message):
         metric(preds, target)
 
 
-@pytest.mark.parametrize("metric", [metrics.precision, metrics.recall, metrics.f_of_averages])
+@pytest.mark.parametrize("metric", [metrics.precision, metrics.recall, metrics.functional.f_of_averages])
 def test_strange_zero_division_is_refused(metric):
     with pytest.raises(ValueError, match="zero_division: expected 0, 1 or NaN"):
         metric(torch.ones(1, 2), torch.ones(1, 2), zero_division=0.5)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmbm_torch.metrics.pixels import ChangedPixelError, changed_pixel_error
+from lmbm_torch.metrics.classes import ChangedPixelError, changed_pixel_error
 
 
 def test_only_changed_pixels_count():

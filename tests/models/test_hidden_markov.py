@@ -10,7 +10,8 @@ from torch import distributions
 
 from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.inference.trees import chain_dp
-from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
+from lmbm_torch.models import HiddenMarkov
+from lmbm_torch.models.hidden_markov import Bernoulli, Gaussian, Multinomial
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 

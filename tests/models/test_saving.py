@@ -9,15 +9,13 @@ from torch import nn
 from lmbm_torch import load, save
 from lmbm_torch.energies import TiedCliques
 from lmbm_torch.models import (
-    Bernoulli,
     BoltzmannMachine,
     ConditionalRBM,
-    Gaussian,
     HiddenMarkov,
-    Multinomial,
     RestrictedBoltzmannMachine,
     SigmoidBeliefNetwork,
 )
+from lmbm_torch.models.hidden_markov import Bernoulli, Gaussian, Multinomial
 
 TIED = TiedCliques(
     3, ((0, 1), (1, 2), (2,)), groups=(0, 0, 1), coefficients=(1.0, -0.5, 2.0), columns=(None, 1, 0)

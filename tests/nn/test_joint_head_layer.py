@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmbm_torch.estimators.joint.counts import CountModel
+from lmbm_torch.estimators.joint.likelihood import CountModel
 from lmbm_torch.nn import JointHeadLayer
 
 LABELS = 4

@@ -27,7 +27,7 @@ from problems.small import (
 from lmbm_torch import load
 from lmbm_torch.data.scaling import standardise
 from lmbm_torch.persistence.archives import VERSION
-from lmbm_torch.persistence.checkpoints import RECORD
+from lmbm_torch.persistence.files import RECORD
 
 
 def encoder():

@@ -17,7 +17,7 @@ from lmbm_torch.data import read_npz, read_svmlight, read_table
 from lmbm_torch.data.images import read_idx
 from lmbm_torch.models import BoltzmannMachine, ConditionalRBM, SigmoidBeliefNetwork
 from lmbm_torch.persistence import archives
-from lmbm_torch.persistence.checkpoints import check_whole
+from lmbm_torch.persistence.files import check_whole
 
 
 @pytest.fixture(autouse=True)

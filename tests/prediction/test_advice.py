@@ -12,10 +12,9 @@ from problems.small import NAMES, network
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, LMSBNClassifierCV
 from lmbm_torch.inference.messages import mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.prediction.advice import advice
-from lmbm_torch.prediction.findings import Findings
+from lmbm_torch.prediction.findings import Findings, advice
 from lmbm_torch.prediction.predictor import Predictor
-from lmbm_torch.reports.intervals import intervals
+from lmbm_torch.reports.pages import intervals
 
 ROWS = 400
 GENERATOR = np.random.default_rng(0)

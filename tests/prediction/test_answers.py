@@ -19,8 +19,8 @@ from lmbm_torch.data.scaling import standardise, unit_norm
 from lmbm_torch.inference import decode
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.prediction import answers, reading, tables
+from lmbm_torch.prediction.answers import allowed_probabilities
 from lmbm_torch.prediction.predictor import Predictor
-from lmbm_torch.prediction.probabilities import allowed_probabilities
 
 
 def saved_model(names=NAMES, scaling=standardise) -> Predictor:

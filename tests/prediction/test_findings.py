@@ -17,10 +17,9 @@ from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.messages import matrix_bp, mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.routes import table
-from lmbm_torch.prediction.dependencies import Dependencies, dependencies
-from lmbm_torch.prediction.findings import Calibration, Findings, findings
+from lmbm_torch.prediction.answers import mixture_log_prob, probabilities
+from lmbm_torch.prediction.findings import Calibration, Dependencies, Findings, dependencies, findings
 from lmbm_torch.prediction.predictor import Predictor
-from lmbm_torch.prediction.probabilities import mixture_log_prob, probabilities
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -17,9 +17,8 @@ from lmbm_torch.estimators import (
     LMSBNEnsembleClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.prediction import pulling
+from lmbm_torch.prediction.findings import feature_pulls
 from lmbm_torch.prediction.predictor import Predictor
-from lmbm_torch.prediction.pulling import feature_pulls
 
 DATA = small_data()
 UNITS = np.array([1.0, 1000.0, 0.01, 1.0, 1.0])
@@ -97,8 +96,8 @@ def test_thresholds_leave_the_weights():
 
 
 def test_many_labels_and_rows_are_cut(monkeypatch):
-    monkeypatch.setattr(pulling, "MAX_LABELS", 2)
-    monkeypatch.setattr(pulling, "MAX_ROWS", 3)
+    monkeypatch.setattr("lmbm_torch.prediction.findings.MAX_DESCRIBED", 2)
+    monkeypatch.setattr("lmbm_torch.prediction.findings.MAX_ROWS", 3)
     model = LMSBNClassifier(random_state=0).fit(X, Y)
     found = feature_pulls(Predictor.of(model), X, NAMES, TRUE)
     assert found.labels == (1, 3)

@@ -25,9 +25,8 @@ from lmbm_torch.data import read_table
 from lmbm_torch.data.scaling import standardise
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.prediction import reading
-from lmbm_torch.prediction.decoders import description
 from lmbm_torch.prediction.predictor import Predictor
-from lmbm_torch.prediction.trained import TrainedModel
+from lmbm_torch.prediction.trained import TrainedModel, description
 from lmbm_torch.training import runs
 
 

@@ -7,7 +7,7 @@ import torch
 
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState
+from lmbm_torch.solvers.networks.problems import NetworkState
 
 
 def gram_of(matrix: np.ndarray) -> PrecomputedGram:

@@ -9,7 +9,7 @@ import torch
 
 from lmbm_torch.inference.messages import mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.losses.methods import METHODS
+from lmbm_torch.losses.latent import METHODS
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.training.latent import LatentModule, PersistentModule, by_method
 from problems.small import NUM_FEATURES, NUM_LABELS

@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from problems.small import NAMES, machine, small_data
 
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.prediction import pulling
 from lmbm_torch.prediction.findings import findings
 from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.reports.pages import METRICS, Report, card, report, write_html, write_markdown
@@ -171,6 +170,6 @@ def test_a_page_says_which_features_pull_which_label_and_what_to_do(tmp_path, wr
 
 @pytest.mark.parametrize(("write", "ending"), [(write_html, "html"), (write_markdown, "md")])
 def test_a_page_says_of_how_many_labels_features_are_shown(tmp_path, monkeypatch, write, ending):
-    monkeypatch.setattr(pulling, "MAX_LABELS", 3)
+    monkeypatch.setattr("lmbm_torch.prediction.findings.MAX_DESCRIBED", 3)
     write(page_of(), tmp_path / "r")
     assert "The 3 of 4 labels that are true most often." in (tmp_path / "r").read_text(encoding="utf-8")

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from lmbm_torch.metrics import multilabel_metrics
-from lmbm_torch.reports import intervals as module
-from lmbm_torch.reports.intervals import _Sums, intervals, metrics_of
-from lmbm_torch.reports.pages import METRICS
+from lmbm_torch.reports import pages as module
+from lmbm_torch.reports.pages import METRICS, _Sums, intervals, metrics_of
 
 
 def drawn(rows: int, labels: int = 5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,7 +12,7 @@ from sweeps import slow, thorough
 
 from lmbm_torch import load
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.losses.methods import METHODS
+from lmbm_torch.losses.latent import METHODS
 from lmbm_torch.prediction import answers
 
 SMALL = (

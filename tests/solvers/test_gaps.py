@@ -14,13 +14,12 @@ import torch
 
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.references.structural import statistics
+from lmbm_torch.solvers import smo as logistic_smo
 from lmbm_torch.solvers.chains import exponentiated_gradient as chain_gradient
 from lmbm_torch.solvers.chains import smo as chain_smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.gram import PrecomputedGram
-from lmbm_torch.solvers.logistic import smo as logistic_smo
-from lmbm_torch.solvers.logistic.problems import MulticlassProblem
 from lmbm_torch.solvers.machines import dual_coordinate as machine_coordinate
 from lmbm_torch.solvers.machines import proximal_newton
 from lmbm_torch.solvers.machines.problem import SharedProblem
@@ -32,9 +31,9 @@ from lmbm_torch.solvers.networks import (
 )
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import LabelProblems
+from lmbm_torch.solvers.smo import MulticlassProblem
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
-from lmbm_torch.solvers.structural.label_margins import LabelMargins
-from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
+from lmbm_torch.solvers.structural.label_vectors import LabelMargins, label_vector_problem
 
 C, MARGIN, PENALTY = 3.0, 1.0, 2.0
 RANDOM = np.random.default_rng(0)

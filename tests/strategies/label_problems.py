@@ -90,7 +90,7 @@ def design(problems: LabelProblems, position: int) -> np.ndarray:
     """All that the label at ``position`` sees, (instances, columns)."""
     features = problems.features
     dense = features.toarray() if sparse.issparse(features) else features
-    return np.hstack([dense, problems.context[:, problems.sees()[:, position]]])
+    return np.hstack([dense, problems.context[:, problems.sees[:, position]]])
 
 
 def optima(problems: LabelProblems) -> np.ndarray:

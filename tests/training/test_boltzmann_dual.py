@@ -27,7 +27,7 @@ from problems.small import (
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
 from lmbm_torch.fitting.completion import completed_labels
 from lmbm_torch.training.dual import DualModule
-from lmbm_torch.training.penalties import quadratic
+from lmbm_torch.training.structured import quadratic
 
 
 @pytest.mark.parametrize("coupling_penalty", [0.5, 10.0])

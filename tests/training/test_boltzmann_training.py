@@ -42,7 +42,7 @@ from lmbm_torch.losses import (
     negative_pseudo_likelihood,
     structured_hinge,
 )
-from lmbm_torch.training.penalties import quadratic
+from lmbm_torch.training.structured import quadratic
 
 LOSSES = [local_hinge, exact_negative_log_likelihood, negative_pseudo_likelihood, structured_hinge]
 

@@ -31,15 +31,15 @@ from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.messages import matrix_bp, mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.losses import bethe_negative_log_likelihood, exact_negative_log_likelihood
-from lmbm_torch.losses.methods import METHODS
+from lmbm_torch.losses.latent import METHODS
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.persistence.stored import Given
 from lmbm_torch.prediction import answers
 from lmbm_torch.training.callbacks.display import SeededEpochs
 from lmbm_torch.training.callbacks.latent import BestWeights, IterationSchedule
 from lmbm_torch.training.latent import PersistentModule
-from lmbm_torch.training.penalties import frobenius
 from lmbm_torch.training.runs import fit_and_measure
+from lmbm_torch.training.structured import frobenius
 
 
 def likelihood(model):

@@ -25,8 +25,8 @@ from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.images import BinaryImages, alone
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.models import RestrictedBoltzmannMachine
-from lmbm_torch.training.callbacks.centring import CentredGradients
 from lmbm_torch.training.callbacks.display import SeededEpochs
+from lmbm_torch.training.callbacks.latent import CentredGradients
 from lmbm_torch.training.parallel_chains import ParallelChainsModule
 from lmbm_torch.training.runs import fit_and_measure
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from problems.small import gradient_module
 
-from lmbm_torch.models import ConditionalRBM, Gaussian, HiddenMarkov, RestrictedBoltzmannMachine
-from lmbm_torch.training.penalties import quadratic
+from lmbm_torch.models import ConditionalRBM, HiddenMarkov, RestrictedBoltzmannMachine
+from lmbm_torch.models.hidden_markov import Gaussian
+from lmbm_torch.training.structured import quadratic
 
 
 @pytest.mark.parametrize("make", [lambda: ConditionalRBM(2, 4, 3), lambda: RestrictedBoltzmannMachine(4, 3)])

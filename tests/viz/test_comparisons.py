@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmbm_torch.viz import bar_chart
+from lmbm_torch.viz.quality import bar_chart
 
 
 def test_every_value_has_a_bar_and_a_number():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmbm_torch.viz import coupling_heatmap, dependency_heatmap, transition_heatmap
+from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap, transition_heatmap
 
 ORDERING = [2, 0, 1]
 NAMES = ("sun", "sea", "sand")

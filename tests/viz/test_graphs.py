@@ -7,7 +7,7 @@ import torch
 from matplotlib.patches import Wedge
 
 from lmbm_torch import FactorEnergy, marginals
-from lmbm_torch.viz import graph_of_marginals
+from lmbm_torch.viz.dependencies import graph_of_marginals
 
 
 def test_pies_have_the_angles_of_the_marginals():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from lmbm_torch.viz.comparisons import interval_plot
+from lmbm_torch.viz.quality import interval_plot
 from lmbm_torch.viz.style import COLOURS
 
 PANELS = {

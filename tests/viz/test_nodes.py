@@ -7,7 +7,7 @@ import io
 import pytest
 import torch
 
-from lmbm_torch.viz import node_histogram
+from lmbm_torch.viz.quality import node_histogram
 
 
 @pytest.mark.parametrize("nodes", [[1], [1, 1, 1], [7, 8, 16, 4096], [3, 5, 1, 2**40]])

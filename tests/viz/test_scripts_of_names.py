@@ -9,7 +9,8 @@ import pytest
 from matplotlib.font_manager import FontProperties, findfont, fontManager
 from matplotlib.ft2font import FT2Font
 
-from lmbm_torch.viz import bar_chart, style
+from lmbm_torch.viz import style
+from lmbm_torch.viz.quality import bar_chart
 from lmbm_torch.viz.style import further_fonts
 
 

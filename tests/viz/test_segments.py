@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lmbm_torch.data import SevenSegment
-from lmbm_torch.viz import segment_displays
+from lmbm_torch.viz.images import segment_displays
 
 IMAGES = np.zeros((2, 8, 8))
 TRUTH = SevenSegment.codes()[[8, 1]].astype(int)

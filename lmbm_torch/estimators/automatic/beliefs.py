@@ -15,6 +15,7 @@ import torch
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.automatic.label_sets import LabelSetClassifier
 from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
+from lmbm_torch.estimators.common.targets import positive_probabilities
 from lmbm_torch.estimators.label_chains.boosting import LabelBoostingClassifier
 from lmbm_torch.estimators.label_chains.forest import LabelForestClassifier
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
@@ -47,22 +48,8 @@ def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
         return _of_draws(model.energies(X), CHAIN_DRAWS)
     if not hasattr(model, "predict_proba"):
         return None
-    found = model.predict_proba(X)
-    # Trees return a list with an array for each label, but a bare array for a single label.
-    of_labels: Any = model.classes_
-    if np.ndim(of_labels[0]) == 0:
-        found, of_labels = [found], [of_labels]
-    if isinstance(found, list):
-        pairs = zip(found, of_labels, strict=True)
-        # A label with a single class in training has one column.
-        found = np.stack(
-            [
-                each[:, list(classes).index(1)] if 1 in classes else np.zeros(len(each))
-                for each, classes in pairs
-            ],
-            1,
-        )
-    return of_marginals(found)
+    num_labels = 1 if np.ndim(model.classes_[0]) == 0 else len(model.classes_)
+    return of_marginals(positive_probabilities(model.predict_proba(X), model.classes_, [1] * num_labels))
 
 
 def marginals(beliefs: Beliefs) -> np.ndarray:

@@ -33,7 +33,7 @@ from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
 from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.fitting import recipe
-from lmbm_torch.fitting.feature_units import root_mean_square
+from lmbm_torch.fitting.recipe import root_mean_square
 from lmbm_torch.kernels.threads import single_threaded
 
 # Boltzmann machines of more labels train slowly and are decoded within limits.

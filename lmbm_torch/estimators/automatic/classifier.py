@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Self, cast
@@ -14,10 +15,11 @@ from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
+from lmbm_torch.data.features import numbered
+from lmbm_torch.data.rows import num_instances
 from lmbm_torch.estimators.automatic.beliefs import beliefs, marginals
 from lmbm_torch.estimators.automatic.blend import choose, chosen, pooled, worth
 from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, candidates, fitted
-from lmbm_torch.estimators.automatic.explaining import MemberFields, answering
 from lmbm_torch.estimators.automatic.rules import Rule, RuledClassifier, allowed_answer
 from lmbm_torch.estimators.automatic.search import (
     FINALISTS,
@@ -34,7 +36,16 @@ from lmbm_torch.estimators.common.measures import MEASURES
 from lmbm_torch.estimators.common.settings import POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.spreading import spread
 from lmbm_torch.estimators.common.under_rules import Rules
-from lmbm_torch.estimators.explain.explanations import Explanation, explanation, without_names
+from lmbm_torch.estimators.explain.contributions import (
+    AnswerFields,
+    Contributions,
+    Fields,
+    are_taken_apart,
+    fields_of,
+)
+from lmbm_torch.estimators.explain.explanations import Answer, Explanation, explanation, without_names
+from lmbm_torch.estimators.explain.parts import ChainFields
+from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.solvers.networks.problems import Features
 
 Folds = list[tuple[np.ndarray, np.ndarray]]
@@ -42,6 +53,61 @@ Folds = list[tuple[np.ndarray, np.ndarray]]
 OVERTIME = 0.2
 # Instances of a batch of beliefs.
 BATCH = 10_000
+
+
+class MemberFields(AnswerFields):
+    """The fields of a fitted mixture: of the heaviest member if additive, otherwise probabilities.
+
+    Args:
+        model: with ``members_``, pipelines of scalings and classifiers, and ``weights_``.
+        X, reference: see :class:`AnswerFields`.
+    """
+
+    def __init__(self, model: Any, X: Any, reference: ArrayLike | None) -> None:
+        super().__init__(model, self._probabilities_or_labels, X, reference)
+        self.heaviest = model.members_[int(model.weights_.argmax())]
+
+    def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
+        fields = self._apart(X)
+        if fields is None:
+            return super().contributions(X, labels)
+        count, kind = len(self.model.members_), type(self.heaviest[-1]).__name__
+        whose = kind if count == 1 else f"{kind}, the heaviest of {count}"
+        parts = replace(fields.contributions(self._scaled(X), labels), whose=whose)
+        # Scalings keep the columns; the sources of a kernel are rows.
+        are_features = list(parts.sources) == list(numbered("feature", len(self.features)))
+        return replace(parts, sources=self.features) if are_features else parts
+
+    def probabilities(self, X: Any) -> np.ndarray:
+        found = [beliefs(member, X) for member in self.model.members_]
+        known = [each for each in found if each is not None]
+        if len(known) < len(found):
+            return np.full((num_instances(X), len(self.names)), np.nan)
+        return marginals(pooled(self.model.weights_, known))
+
+    def _probabilities_or_labels(self, rows: np.ndarray) -> np.ndarray:
+        found = self.probabilities(rows)
+        return self.model._labels(rows, None) if np.isnan(found).any() else found
+
+    def _apart(self, X: Any) -> Fields | None:
+        """Return the additive fields of the heaviest member, if any."""
+        classifier: Any = self.heaviest[-1]
+        if isinstance(classifier, ProbabilisticClassifierChain):
+            return ChainFields(classifier.members_, self.names, self.features, None)
+        return fields_of(classifier, None) if are_taken_apart(classifier, self._scaled(X)) else None
+
+    def _scaled(self, X: Any) -> Any:
+        return self.heaviest[:-1].transform(X)
+
+
+def _held(known: np.ndarray) -> tuple[rules_of.Rule, ...]:
+    """Return a rule for each known label, named by index, with the label fixed at the known value."""
+    return tuple(
+        rules_of.Rule({label: -1.0}, -1.0, f"{label}")
+        if known[label]
+        else rules_of.Rule({label: 1.0}, 0.0, f"not {label}")
+        for label in np.flatnonzero(~np.isnan(known)).tolist()
+    )
 
 
 class AutoLabelClassifier(StructuredClassifier):
@@ -247,13 +313,16 @@ class AutoLabelClassifier(StructuredClassifier):
         fields = MemberFields(model, X, reference)
         rules = model._rules()
         broken = [] if rules is None else rules.broken(model._labels(X, None))[0]
-        return explanation(
-            fields,
-            answering(model._labels, model._rules),
-            X,
-            num_features,
-            tuple(dict.fromkeys(broken)),
-        ).in_values(self.classes_)
+
+        def decode(X: np.ndarray, known: np.ndarray | None) -> Answer | None:
+            try:
+                allowed = model._rules(() if known is None else _held(known[0]))
+            except ValueError:
+                return None
+            return Answer.of(model._labels(X, allowed))
+
+        found = explanation(fields, decode, X, num_features, tuple(dict.fromkeys(broken)))
+        return found.in_values(self.classes_)
 
     def unfitted(self, row: int) -> Any:
         """Return the unfitted classifier of a row of ``table_``."""
@@ -272,16 +341,12 @@ class AutoLabelClassifier(StructuredClassifier):
         return found.clip(0, 1)
 
     def _labels(self, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
-        return self._own_answer(X, rules) if self.rule_ is None else self._answer_by(self.rule_, X, rules)
-
-    def _answer_by(self, rule: Rule, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
         answers, rows = [], cast(Any, X)
-        for batch in gen_batches(rows.shape[0], BATCH):
-            found = [cast(np.ndarray, beliefs(member, rows[batch])) for member in self.members_]
-            answers.append(_by_rule(rule, pooled(self.weights_, found), rules))
-        return np.concatenate(answers)
-
-    def _own_answer(self, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
+        if self.rule_ is not None:
+            for batch in gen_batches(rows.shape[0], BATCH):
+                found = [cast(np.ndarray, beliefs(member, rows[batch])) for member in self.members_]
+                answers.append(_by_rule(self.rule_, pooled(self.weights_, found), rules))
+            return np.concatenate(answers)
         answers = [allowed_answer(member, X, rules) for member in self.members_]
         if len(answers) == 1:
             return answers[0]

@@ -383,8 +383,7 @@ class Search:
 
     def _rank(self, trial: Trial) -> None:
         trial.decoder, trial.score = max(
-            ((decoder, self.score(trial, decoder)) for decoder in trial.decoders),
-            key=lambda found: found[1],
+            ((decoder, self.score(trial, decoder)) for decoder in trial.decoders), key=lambda found: found[1]
         )
         self.note(trial)
 

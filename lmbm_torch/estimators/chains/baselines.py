@@ -18,7 +18,7 @@ from lmbm_torch.estimators.chains.base import (
 )
 from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Constraints
-from lmbm_torch.fitting.feature_units import merged
+from lmbm_torch.fitting.recipe import merged
 from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 
 

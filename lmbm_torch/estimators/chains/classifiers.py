@@ -28,7 +28,7 @@ from lmbm_torch.estimators.common.settings import (
     Number,
     StrOptions,
 )
-from lmbm_torch.fitting.feature_units import merged
+from lmbm_torch.fitting.recipe import merged
 from lmbm_torch.solvers.chains.linear import LikelihoodProblem, PartialLikelihoodProblem
 from lmbm_torch.solvers.networks.problems import Features
 

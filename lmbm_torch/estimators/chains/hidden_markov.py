@@ -13,8 +13,8 @@ from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, Rows
 from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import POSITIVE, SHARED, Constraints, StrOptions
-from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
-from lmbm_torch.models.sequences import spread
+from lmbm_torch.models import HiddenMarkov
+from lmbm_torch.models.hidden_markov import Bernoulli, Gaussian, Multinomial, spread
 
 EMISSIONS = {"bernoulli": Bernoulli, "gaussian": Gaussian, "multinomial": Multinomial}
 

@@ -11,7 +11,7 @@ from scipy import sparse
 from lmbm_torch.estimators.chains.base import by_position
 from lmbm_torch.estimators.common.base import TrainedEstimator
 from lmbm_torch.estimators.common.kernels import Kernel, check_gram, relative_penalty
-from lmbm_torch.fitting.feature_units import are_steep, have_like_units, merged
+from lmbm_torch.fitting.recipe import are_steep, have_like_units, merged
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.chains import free_bias, multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem

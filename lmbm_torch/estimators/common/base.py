@@ -122,10 +122,6 @@ class TrainedEstimator(StoredEstimator):
         """Copy a model's parameter to an array on the CPU."""
         return parameter.detach().cpu().numpy().copy()
 
-    def _undo_scaling(self, model: Any) -> None:
-        """Convert a model of :meth:`_scaled` features to a model of the given features, in place."""
-        model.undo_scaling(self.feature_scale_, self.feature_shift_)
-
     def _of_features(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Convert weights (classes, features) and intercepts of :meth:`_scaled` features to weights of X."""
         coef = coef / self.feature_scale_

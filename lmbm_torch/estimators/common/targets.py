@@ -114,7 +114,11 @@ def form_of_labels(y: Any, uncertain: str | None) -> LabelForm | None:
         return None
     table = open_frame(y)
     names = [*table.columns]
-    declared = {name for name in table.categories if _num_values(table.columns[name]) > 2}
+    declared = {
+        name
+        for name in table.categories
+        if len({value for value in table.columns[name].tolist() if value is not None and value == value}) > 2
+    }
     found = fit_labels(table.columns, names, classes=declared, uncertain=uncertain)
     given = (np.asarray(y[key]).tolist() for key in getattr(y, "column_names", y.columns))
     are_texts = {any(isinstance(value, str) for value in column) for column in given}
@@ -225,10 +229,6 @@ def _repeated(value: Any, count: int) -> np.ndarray:
     """Return a value for each instance, texts as objects."""
     values = np.asarray(value)
     return np.broadcast_to(values.astype(object if values.dtype.kind in "OU" else np.float64), (count,))
-
-
-def _num_values(values: np.ndarray) -> int:
-    return len({value for value in values.tolist() if value is not None and value == value})
 
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
@@ -453,11 +453,30 @@ def is_label_matrix(y: np.ndarray) -> bool:
     return y.shape[1] > 1 or is_binary
 
 
+def positive_probabilities(came: Any, classes: Any, positive: Sequence[Any]) -> np.ndarray:
+    """Return P(label has the positive value), (instances, labels), from any form of ``predict_proba``.
+
+    A label with a single value in training has the probability 0 or 1.
+
+    Args:
+        came: (instances, labels); or for each label, or for a single label, an array (instances, values).
+        classes: ``classes_`` of the classifier: the values of each label, or of the only label.
+        positive: (labels,), the positive value of each label.
+    """
+    is_single = len(positive) == 1 and classes is not None and np.ndim(classes[0]) == 0
+    if not isinstance(came, list | tuple):
+        if not is_single:
+            return np.asarray(came)
+        came = [came]
+    values: Any = [classes] if is_single else classes
+    pairs = zip(came, values, positive, strict=True)
+    return np.column_stack(
+        [np.asarray(each)[:, np.asarray(own) == value].sum(1) for each, own, value in pairs]
+    )
+
+
 def label_weights(
-    class_weight: Any,
-    labels: np.ndarray,
-    missing: np.ndarray,
-    sample_weight: np.ndarray | None,
+    class_weight: Any, labels: np.ndarray, missing: np.ndarray, sample_weight: np.ndarray | None
 ) -> np.ndarray | None:
     """Return the weight of each label of each instance, (instances, labels); None if all are 1.
 

@@ -1,23 +1,103 @@
-"""Wrappers that make any classifier a classifier of label matrices, fitted at once or label by label."""
+"""Wrappers that make any classifier a classifier of label matrices, fitted at once or label by label.
+
+Scores of other libraries are converted to log-odds.
+"""
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any, Self, cast
 
 import numpy as np
+from scipy import sparse
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.multioutput import MultiOutputClassifier
 
-from lmbm_torch.checks import check_shape
+from lmbm_torch.checks import check_finite, check_shape, level_of_caller
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.estimators.common.base import StructuredClassifier
-from lmbm_torch.estimators.joint.scores import positive_probabilities, score_matrix
+from lmbm_torch.estimators.common.targets import positive_probabilities
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels
+
+KINDS = ("probabilities", "logits", "log_probabilities")
+
 
 # Magnitude of the logits of a label that has only one value in training.
 LARGEST = 1e3
+
+
+def score_matrix(scores: Any) -> np.ndarray:
+    """Convert scores to an array (rows, labels).
+
+    Args:
+        scores: a matrix, dense or sparse; a data frame; or a list of arrays (rows, 2), one for each label, as
+            ``predict_proba`` of scikit-learn's forests and of ``MultiOutputClassifier`` returns, with the
+            probabilities of the labels in the second columns.
+
+    Raises:
+        TypeError: entries are not numbers.
+        ValueError: the shape is wrong.
+    """
+    if isinstance(scores, list | tuple) and scores and np.ndim(scores[0]) == 2:
+        parts = [np.asarray(each) for each in scores]
+        for label, each in enumerate(parts):
+            check_shape(f"scores[{label}]", each, len(parts[0]), 2)
+        scores = np.column_stack([each[:, 1] for each in parts])
+    given: Any = scores
+    found = given.toarray() if sparse.issparse(given) else np.asarray(given)
+    if found.dtype.kind not in "biuf":
+        try:
+            found = found.astype(np.float64)
+        except (TypeError, ValueError) as strange:
+            raise TypeError(f"scores: expected numbers, got {found.dtype}: {strange}") from None
+    check_shape("scores", found, None, None)
+    return found.astype(np.float64)
+
+
+def names_of(scores: Any) -> list[str] | None:
+    """Return the column names of a data frame as texts; None for other forms."""
+    columns = getattr(scores, "columns", None)
+    return None if columns is None else [str(name) for name in columns]
+
+
+def log_odds(scores: np.ndarray, kind: str, clip: float, *, is_training: bool = False) -> np.ndarray:
+    """Convert scores (rows, labels) to log-odds.
+
+    Args:
+        kind: an entry of ``KINDS``.
+        clip: probabilities are clipped to [clip, 1 − clip], and logits to the logits of these limits.
+        is_training: whether to warn if logits look like probabilities.
+
+    Raises:
+        ValueError: scores are not finite (−∞ is a log-probability), or probabilities not in [0, 1].
+    """
+    if kind == "log_probabilities":
+        if (scores > 0).any():
+            strange = scores[scores > 0]
+            raise ValueError(
+                f"scores: expected log-probabilities of at most 0, got {len(strange)} other values such as "
+                f"{strange[0]:.6g}; for log-odds set scores='logits'"
+            )
+        scores, kind = np.exp(scores), "probabilities"
+    check_finite("scores", scores)
+    if kind == "probabilities":
+        strange = scores[(scores < 0) | (scores > 1)]
+        if len(strange):
+            raise ValueError(
+                f"scores: expected probabilities in [0, 1], got {len(strange)} other values such as "
+                f"{strange[0]:.6g}; for log-odds set scores='logits'"
+            )
+        inside = scores.clip(clip, 1 - clip)
+        return np.log(inside) - np.log1p(-inside)
+    if is_training and ((scores >= 0) & (scores <= 1)).all():
+        warnings.warn(
+            "scores: expected logits, got only values in [0, 1]; set scores='probabilities' for such values",
+            stacklevel=level_of_caller(),
+        )
+    most = np.log1p(-clip) - np.log(clip)
+    return scores.clip(-most, most)
 
 
 class LabelScorer(ClassifierMixin, BaseEstimator):
@@ -65,15 +145,18 @@ class LabelScorer(ClassifierMixin, BaseEstimator):
 
     @property
     def kind(self) -> str:
-        """The kind of :meth:`scores`, see :data:`~lmbm_torch.estimators.joint.scores.KINDS`."""
+        """The kind of :meth:`scores`, see :data:`~lmbm_torch.estimators.joint.bases.KINDS`."""
         return "probabilities" if hasattr(self.fitted_, "predict_proba") else "logits"
 
     def scores(self, X: Any) -> np.ndarray:
         """Return probabilities (instances, labels), or logits if the base has no probabilities."""
         model, num_labels = cast(Any, self.fitted_), len(self.classes_)
         if self.kind == "probabilities":
-            classes = getattr(model, "classes_", None)
-            return positive_probabilities(model.predict_proba(X), classes, num_labels)
+            came = model.predict_proba(X)
+            came = came if isinstance(came, list | tuple) else score_matrix(came)
+            found = positive_probabilities(came, getattr(model, "classes_", None), [1] * num_labels)
+            check_shape("base.predict_proba", found, len(found), num_labels)
+            return found
         found = np.asarray(model.decision_function(X))
         found = score_matrix(found[:, None] if found.ndim == 1 else found)
         check_shape("base.decision_function", found, len(found), num_labels)

@@ -158,11 +158,7 @@ class JointClassifier(StructuredClassifier):
 
     @answer_call
     def decode(
-        self,
-        X: Any,
-        known: ArrayLike | None = None,
-        top_k: int = 1,
-        constraints: Rules | None = None,
+        self, X: Any, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
         """Return the most probable labellings, with certificates; see :meth:`JointHead.decode`."""
         return self._fitted_head().decode(self.base_scores(X), known, top_k, constraints)

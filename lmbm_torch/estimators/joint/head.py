@@ -31,9 +31,9 @@ from lmbm_torch.estimators.common.under_rules import Rules, decode_around, expla
 from lmbm_torch.estimators.explain.contributions import AnswerFields
 from lmbm_torch.estimators.explain.explanations import Explanation
 from lmbm_torch.estimators.joint import choosing, rules
+from lmbm_torch.estimators.joint.bases import KINDS, log_odds, names_of, score_matrix
 from lmbm_torch.estimators.joint.choosing import METRICS, STRUCTURES
 from lmbm_torch.estimators.joint.likelihood import Parameters
-from lmbm_torch.estimators.joint.scores import KINDS, log_odds, names_of, score_matrix
 from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.common.results import Decoding, Status, joined
 from lmbm_torch.inference.search import mixture
@@ -136,11 +136,7 @@ class JointHead(StructuredClassifier):
 
     @fit_call
     def fit(
-        self,
-        X: Any,
-        y: Rows,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
+        self, X: Any, y: Rows, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> Self:
         """Fit the head to scores of rows that the model has not seen in training.
 
@@ -288,11 +284,7 @@ class JointHead(StructuredClassifier):
 
     @answer_call
     def decode(
-        self,
-        X: Any,
-        known: ArrayLike | None = None,
-        top_k: int = 1,
-        constraints: Rules | None = None,
+        self, X: Any, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
         """Return the most probable labellings with the log-probabilities and certificates.
 

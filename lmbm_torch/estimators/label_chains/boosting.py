@@ -12,14 +12,7 @@ from scipy.special import expit, logit
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.common.settings import (
-    COUNT,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SHARED,
-    Constraints,
-    Number,
-)
+from lmbm_torch.estimators.common.settings import COUNT, NOT_NEGATIVE, POSITIVE, SHARED, Constraints, Number
 from lmbm_torch.estimators.label_chains import trees
 from lmbm_torch.estimators.networks import independent_labels
 from lmbm_torch.extras import naming_extras

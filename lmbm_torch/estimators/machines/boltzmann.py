@@ -33,7 +33,7 @@ from lmbm_torch.fitting.dual import MACHINE_SOLVERS, Path, dual_problem, fit_dua
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
-from lmbm_torch.losses.hinge import local_hinge
+from lmbm_torch.losses.structured import local_hinge
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
@@ -221,7 +221,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
             state = fit_dual(dual, tol=self.tol, max_iter=self.max_iter, start=start, progress=tell)
         path.C, path.state = self.C_, state
         self.model_ = self._on_device(model)
-        self._undo_scaling(model)
+        model.undo_scaling(self.feature_scale_, self.feature_shift_)
         self.clique_coef_ = state.weights.cliques
         self.coef_ = self._array(model.feature_weight)
         self.intercept_ = self._array(model.bias)

@@ -31,7 +31,7 @@ from lmbm_torch.estimators.common.settings import (
 from lmbm_torch.estimators.common.targets import known_tensor
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.fitting import recipe
-from lmbm_torch.fitting.feature_units import merged
+from lmbm_torch.fitting.recipe import merged
 from lmbm_torch.inference import marginals
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding, Marginals, rows_of
@@ -41,7 +41,7 @@ from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.messages.modes import marginal_modes
 from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.losses import exact_negative_log_likelihood
-from lmbm_torch.losses.methods import METHODS
+from lmbm_torch.losses.latent import METHODS
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
@@ -130,7 +130,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
             propagation; ``"mle_mf"``: the same by mean field; ``"lssvm"``: the latent structural SVM;
             ``"mssvm"``: the marginal structural SVM; ``"cd"``: contrastive divergence with one step;
             ``"cd_percloss"``: CD-PercLoss with ten steps; or ``"auto"``: ``"mle"`` for at most 10 labels or
-            10 hidden units, otherwise ``"mle_bp"``. See :data:`~lmbm_torch.losses.methods.METHODS`.
+            10 hidden units, otherwise ``"mle_bp"``. See :data:`~lmbm_torch.losses.latent.METHODS`.
         decoder: ``"exact"``: the most probable label vector, by enumeration of at most 2^22 label vectors,
             also in the training of ``"mssvm"``; ``"matched"``: the same inference as in training, as in
             belief_propagation_in_crbms_2017 (section 6): the modes of the labels' marginals, which get the
@@ -238,7 +238,10 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
                 width, labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
             )
         self.model_ = model.to(self._device, self._dtype)
-        self.objective_ = self._objective()
+        self.objective_ = self.objective
+        if self.objective == "auto":
+            smaller = min(self.model_.num_labels, self.model_.num_hidden)
+            self.objective_ = "mle" if smaller <= LIMITS.likelihood else "mle_bp"
         batches = partial(self._batches, inputs, labels, weights)
         with bar(type(self).__name__, self.verbose) as tell:
             curve = _Curve(self.max_iter, tell)
@@ -248,7 +251,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
             else:
                 self._descend(batches, weights, self._approximate_loss(seed), seed, curve)
         self.model_ = self._of_all_columns(back)
-        self._undo_scaling(self.model_)
+        self.model_.undo_scaling(self.feature_scale_, self.feature_shift_)
         self.loss_curve_ = np.array(curve.losses)
         self.model_.zero_grad()
         self.model_.requires_grad_(False)
@@ -363,13 +366,6 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         if self.dtype == "auto":
             return torch.float64 if self._device.type == "cpu" else torch.float32
         return DTYPES[self.dtype]
-
-    def _objective(self) -> str:
-        """Return the name of the objective to minimise: ``objective``, or what ``"auto"`` stands for."""
-        if self.objective != "auto":
-            return self.objective
-        smaller = min(self.model_.num_labels, self.model_.num_hidden)
-        return "mle" if smaller <= LIMITS.likelihood else "mle_bp"
 
     def _decodes_exactly(self, num_labels: int) -> bool:
         """Return whether decoding enumerates all label vectors."""

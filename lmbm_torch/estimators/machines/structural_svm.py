@@ -35,7 +35,7 @@ from lmbm_torch.estimators.common.settings import (
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, Path, fit_dual, structural_problem, summed_problem
-from lmbm_torch.fitting.feature_units import are_steep, have_like_units
+from lmbm_torch.fitting.recipe import are_steep, have_like_units
 from lmbm_torch.inference import decode
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import Decoding, replaced
@@ -48,9 +48,16 @@ from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 from lmbm_torch.solvers.structural.frank_wolfe import FrankWolfeState
-from lmbm_torch.solvers.structural.label_vectors import Decoder, LabelVectorOracle, decode_with, viterbi
+from lmbm_torch.solvers.structural.label_vectors import (
+    LOSSES,
+    MOST_LABELS,
+    RESCALINGS,
+    Decoder,
+    LabelVectorOracle,
+    decode_with,
+    viterbi,
+)
 from lmbm_torch.solvers.structural.smoothing import SmoothedState
-from lmbm_torch.solvers.structural.task_losses import LOSSES, MOST_LABELS, RESCALINGS
 
 # Decoders that add rules as constraints to an optimisation problem.
 WITH_ROWS = ("integer_program", "lp_relaxation")
@@ -290,7 +297,11 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
     ) -> None:
         """Train on labels without missing values."""
         num_labels = labels.shape[1]
-        pairs = self._pairs(num_labels)
+        pairs: Any = self.graph
+        if isinstance(pairs, str):
+            places = range(num_labels)
+            pairs = combinations(places, 2) if pairs == "full" else pairwise(places)
+        pairs = list(pairs)
         with torch.device("cpu"):
             model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
         oracle = self._oracle(num_labels)
@@ -317,7 +328,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         )
         state = self._learn_by_sums(problem, path) if is_summed else self._learn_by_labellings(problem, path)
         path.C, path.state = self.C_, state
-        self._undo_scaling(model)
+        model.undo_scaling(self.feature_scale_, self.feature_shift_)
         _, couplings = state.weights
         self.coef_ = self._array(model.feature_weight)
         self.intercept_ = self._array(model.bias)
@@ -439,12 +450,6 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
 
     def _is_chain(self) -> bool:
         return isinstance(self.graph, str) and self.graph == "chain"
-
-    def _pairs(self, num_labels: int) -> list[tuple[int, int]]:
-        if not isinstance(self.graph, str):
-            return list(self.graph)
-        labels = range(num_labels)
-        return list(combinations(labels, 2) if self.graph == "full" else pairwise(labels))
 
     def _decoder(self, num_labels: int) -> Decoder:
         name = self.decoder

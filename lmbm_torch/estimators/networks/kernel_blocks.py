@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.estimators.common.spreading import spread, workers
-from lmbm_torch.solvers.networks import kernel_dual_coordinate, states
+from lmbm_torch.solvers.networks import kernel_dual_coordinate
 from lmbm_torch.solvers.networks.kernel_dual_coordinate import Ascent, KernelState
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
+from lmbm_torch.solvers.networks.problems import unsolved
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,7 @@ def stage_solved(
     """Return the state after all updates of the current stage, as by :func:`solvers.base.run`."""
     assert state.stage is not None
     end, limits = state.num_iters + max_iter, {"tol": tol, "seed": seed}
-    labels = np.array(state.stage)[states.unsolved(state, state.stage, tol)]
+    labels = np.array(state.stage)[unsolved(state, state.stage, tol)]
     if len(labels) > 1:
         ascend = partial(_ascent, num_iters=max_iter, **limits)
         found = spread(ascend, _Start(_sent(problems), state), _blocks(labels))

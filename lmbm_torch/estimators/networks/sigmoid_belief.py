@@ -37,20 +37,19 @@ from lmbm_torch.estimators.common.settings import (
     StrOptions,
     check_parameters,
 )
-from lmbm_torch.estimators.common.targets import (
-    predicted_sparse,
-)
-from lmbm_torch.estimators.networks import given_parents
-from lmbm_torch.estimators.networks.few_parents import train_few_parents
+from lmbm_torch.estimators.common.targets import predicted_sparse
 from lmbm_torch.estimators.networks.network_training import (
     NetworkSettings,
     SharedKernel,
+    StreamTrainer,
     Trained,
+    labels_of_call,
+    train_few_parents,
     train_kernel,
     train_linear,
 )
+from lmbm_torch.estimators.networks.orderings import parent_matrix, topological
 from lmbm_torch.estimators.networks.predictors import NetworkPredictor
-from lmbm_torch.estimators.networks.streams import StreamTrainer, labels_of_call
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS, Path
 from lmbm_torch.fitting.recipe import Units
@@ -96,7 +95,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             :mod:`~lmbm_torch.solvers.networks.chosen_parents`; only for the linear kernel, degree 2, dual
             coordinate descent and no missing labels. Workers of joblib's active backend train blocks of
             labels. None for all earlier labels; ``"auto"`` for all of up to 128 labels, beyond by
-            cross-validation where possible, see :mod:`~lmbm_torch.estimators.networks.few_parents`.
+            cross-validation where possible, see :mod:`~lmbm_torch.estimators.networks.network_training`.
         parents: a given directed acyclic graph: a matrix (labels, labels), 1 where the label of the row has
             the label of the column as parent; {label: parents}; or a ``networkx.DiGraph`` with edges from
             parents to children. Labels are column names or numbers. Only with degree 2 and without a number
@@ -176,7 +175,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
     }
-    # State of ``partial_fit``, see :class:`~lmbm_torch.estimators.networks.streams.StreamTrainer`.
+    # State of ``partial_fit``, see :class:`~lmbm_torch.estimators.networks.network_training.StreamTrainer`.
     _stream_sums: np.ndarray | None = None
     _stream_visits: int = 0
     _stream_epoch: int = 0
@@ -340,19 +339,18 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         # Forget the state of ``partial_fit``.
         self._stream_sums, self._stream_visits = None, 0
         self.parents_ = self._given_parents(labels.shape[1])
-        if self._has_few_parents(labels):
-            inputs = self._scaled(X, sample_weight)
-            weights = self._label_weights(labels, sample_weight)
-            data = inputs, labels, sample_weight, weights
-            trained = train_few_parents(self._settings, *data, path, self.max_parents)
-        elif self.kernel == "linear":
-            if self.parent_scale != 1:
+        has_few_parents = self._has_few_parents(labels)
+        if self.kernel == "linear":
+            if self.parent_scale != 1 and not has_few_parents:
                 raise ValueError(
                     f"parent_scale: expected 1 with the linear kernel, got {self.parent_scale!r}"
                 )
             inputs = self._scaled(X, sample_weight)
-            weights = self._label_weights(labels, sample_weight)
-            trained = train_linear(self._settings, inputs, labels, sample_weight, weights, path)
+            data = inputs, labels, sample_weight, self._label_weights(labels, sample_weight), path
+            if has_few_parents:
+                trained = train_few_parents(self._settings, *data, self.max_parents)
+            else:
+                trained = train_linear(self._settings, *data)
         else:
             known = self._shared_kernel(X, sample_weight) if path.known is None else path.known
             self.kernel_ = known.kernel
@@ -361,7 +359,11 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             weights = None if known.template else self._label_weights(labels, sample_weight)
             data = known, labels, sample_weight, weights
             trained = train_kernel(self._settings, *data, path, self.parent_scale)
-            self._keep_support(X, cast(np.ndarray, trained.dual_coef))
+            # The instances with a non-zero dual of some label; one instance if there are none.
+            duals = cast(np.ndarray, trained.dual_coef)
+            self.support_ = np.flatnonzero(duals.any(0)) if duals.any() else np.array([0])
+            self.support_vectors_ = None if self.kernel_.is_precomputed else X[self.support_]
+            self.dual_coef_ = np.ascontiguousarray(duals[:, self.support_])
         self.objective_, self.duality_gap_ = trained.objective, trained.gap
         self._warn_unless_reached(trained.gap)
         self._take(trained, X, labels, sample_weight)
@@ -383,21 +385,17 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             raise ValueError(
                 f"ordering: expected 'auto' or a permutation with parents, got {self.ordering!r}"
             )
-        return given_parents.parent_matrix(self.parents, num_labels, self.label_names_)
-
-    @property
-    def _ordering(self) -> Any:
-        is_free = self.parents_ is None or not isinstance(self.ordering, str)
-        return self.ordering if is_free else given_parents.topological(cast(np.ndarray, self.parents_))
+        return parent_matrix(self.parents, num_labels, self.label_names_)
 
     @property
     def _settings(self) -> NetworkSettings:
+        is_given = self.parents_ is not None and isinstance(self.ordering, str)
         return NetworkSettings(
             C=self.C_,
             margin=self.margin,
             degree=self.degree,
             solver=self.solver,
-            ordering=self._ordering,
+            ordering=topological(cast(np.ndarray, self.parents_)) if is_given else self.ordering,
             parents=self.parents_,
             tol=self.tol,
             max_iter=self.max_iter,
@@ -412,7 +410,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         self.model_ = self._on_device(trained.model)
         self.ordering_, self.max_parents_ = trained.ordering, trained.max_parents
         if self.kernel == "linear":
-            self._undo_scaling(self.model_)
+            self.model_.undo_scaling(self.feature_scale_, self.feature_shift_)
             self.coef_ = self._array(self.model_.feature_weight)
         self.intercept_, self.parent_coef_ = self._array(self.model_.bias), trained.parents
         self.n_iter_, self.mean_loss_ = trained.num_iters, trained.mean_loss
@@ -558,12 +556,6 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
                 "for a gap, and exponentiated gradient needs all kernel values for each step"
             )
         return SharedKernel(kernel, kernel.gram(X, int(self.cache_size * 2**20)))
-
-    def _keep_support(self, X: Features, dual_coef: np.ndarray) -> None:
-        """Keep the instances with a non-zero dual of some label; one instance if there are none."""
-        self.support_ = np.flatnonzero(dual_coef.any(0)) if dual_coef.any() else np.array([0])
-        self.support_vectors_ = None if self.kernel_.is_precomputed else X[self.support_]
-        self.dual_coef_ = np.ascontiguousarray(dual_coef[:, self.support_])
 
     def _inputs(self, X: Features) -> Features:
         """Return the features, or with a kernel Σ_j dual_coef_kj k(x, support_vector_j) for each label k."""

@@ -1,14 +1,18 @@
-"""Conformal prediction of label sets, with a guaranteed coverage for any classifier."""
+"""Conformal prediction of label sets, with a guaranteed coverage for any classifier.
+
+Also of whole labellings, and with a limit on the expected share of false negatives or false positives.
+"""
 
 from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable
-from numbers import Real
+from collections.abc import Iterator
+from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.model_selection import train_test_split
@@ -19,15 +23,29 @@ from sklearn.utils.validation import check_is_fitted
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_labels, check_shape, level_of_caller
 from lmbm_torch.data.rows import num_instances, some_instances
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
-from lmbm_torch.estimators.common.settings import RULES, Constraints, Number, check_parameters, seeds_for
-from lmbm_torch.estimators.common.targets import with_rows
+from lmbm_torch.estimators.common.settings import (
+    RULES,
+    Constraints,
+    Number,
+    StrOptions,
+    check_parameters,
+    seeds_for,
+)
+from lmbm_torch.estimators.common.targets import positive_probabilities, with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, rules_over
 from lmbm_torch.estimators.explain.explanations import Explanation
+from lmbm_torch.inference.search import mixture, most_probable
 
 # Largest rounding error of 1 − coverage.
 ROUND_OFF = 1e-9
+
+
+# Number of rows whose labellings are listed, and held in memory, at the same time.
+_ROWS = 64
+RISKS = ("false_negatives", "false_positives")
 
 
 class LabelSets(NamedTuple):
@@ -86,7 +104,9 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
             UserWarning: too few instances are held out for the coverage, so no label is excluded.
         """
         check_parameters(self)
-        self._check_estimator()
+        if not hasattr(self.estimator, "predict_proba"):
+            name = type(self.estimator).__name__
+            raise ValueError(f"estimator: expected a classifier with predict_proba, got {name}")
         labels = self._encode(y)
         if self.binarizer_ is not None:
             raise ValueError("y: expected a label matrix, got classes")
@@ -110,11 +130,6 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         self.estimator_ = estimator.fit(some_instances(X, train), some_instances(y, train))
         self.threshold_ = self._threshold(some_instances(X, held_out), labels[held_out])
         return self
-
-    def _check_estimator(self) -> None:
-        if not hasattr(self.estimator, "predict_proba"):
-            name = type(self.estimator).__name__
-            raise ValueError(f"estimator: expected a classifier with predict_proba, got {name}")
 
     @abstractmethod
     def _threshold(self, X: Any, labels: np.ndarray) -> float:
@@ -140,13 +155,8 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         return self.estimator_.explain(X, reference=reference, num_features=num_features)
 
     def _probabilities(self, X: Any) -> np.ndarray:
-        came = self.estimator_.predict_proba(X)
-        values = self.estimator_.classes_
-        # Forests and MultiOutputClassifier return a list of arrays (instances, values), but for a single
-        # label an array without a list.
-        if isinstance(values, np.ndarray) and values.ndim == 1 and not isinstance(came, list):
-            came, values = [came], [values]
-        return _of_present(came, values, self.classes_) if isinstance(came, list) else came
+        model, positive = self.estimator_, [each[1] for each in self.classes_]
+        return positive_probabilities(model.predict_proba(X), model.classes_, positive)
 
 
 class ConformalClassifier(SplitConformalClassifier):
@@ -242,17 +252,6 @@ def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:
     return LabelSets(np.where(held, filled == 1, certain), np.where(held, filled != 0, possible))
 
 
-def _of_present(
-    probabilities: Iterable[np.ndarray], values: Iterable[np.ndarray], classes: np.ndarray
-) -> np.ndarray:
-    """Return P(y_k = 1), (instances, labels), from probabilities of each label's values in training."""
-    columns = [
-        each[:, own == present].sum(1)
-        for each, own, (_, present) in zip(probabilities, values, classes, strict=True)
-    ]
-    return np.column_stack(columns)
-
-
 def conformal_threshold(conformity: np.ndarray, coverage: float) -> float:
     """Return a threshold that the conformity of a new instance reaches with probability ``coverage``.
 
@@ -270,3 +269,235 @@ def conformal_threshold(conformity: np.ndarray, coverage: float) -> float:
         )
         return -np.inf
     return float(np.sort(conformity)[rank - 1])
+
+
+class LabellingSet(NamedTuple):
+    """The set of probable labellings of one instance, listed completely or in part.
+
+    Args:
+        labellings: (found, labels) of bool, the most probable labelling first.
+        log_prob: (found,), log-probabilities of the labellings.
+        most: the size of the whole set, or an upper bound on the size; ``found`` if the list is complete.
+    """
+
+    labellings: np.ndarray
+    log_prob: np.ndarray
+    most: float
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the list holds the whole set."""
+        return len(self.labellings) == self.most
+
+
+class JointConformalClassifier(SplitConformalClassifier):
+    """A conformal predictor of whole labellings: the true labelling is in the set with a chosen probability.
+
+    This is split conformal prediction as in :class:`ConformalClassifier`, but conformity is the joint
+    probability of the whole labelling: the set of an instance holds all labellings with a log-probability of
+    at least ``threshold_``. As labels depend on each other, these sets hold fewer labellings than the sets
+    between certain and possible labels. If instances come from the distribution of the training data, the
+    true labelling is in the set with a probability of at least ``coverage``, for any estimator.
+
+    Args:
+        estimator: a classifier with the joint distribution of a directed model: a belief network
+            (:class:`LMSBNClassifier` and ensembles) or a :class:`ProbabilisticClassifierChain`.
+        coverage: probability that the set holds the true labelling, above 0 and below 1.
+        calibration_size: share of the instances that the estimator does not see, for the threshold.
+        random_state: seed for the split, and for an estimator without a seed.
+        constraints: rules that the truth obeys, as text or objects (:mod:`lmbm_torch.constraints`);
+            labellings that break a rule are left out.
+        max_labellings: the largest number of labellings to list for an instance; a larger set is listed in
+            part, with an upper bound on the size.
+
+    Attributes:
+        estimator_: the fitted estimator.
+        threshold_: labellings with a smaller log-probability are excluded; −inf excludes nothing.
+        classes_, label_names_: see :class:`StructuredClassifier`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.estimators import JointConformalClassifier, LMSBNClassifier
+        >>> X, y = [[i % 4.0] for i in range(40)], [[i % 4 > 1, i % 4 > 0] for i in range(40)]
+        >>> model = JointConformalClassifier(LMSBNClassifier(), coverage=0.8, random_state=0)
+        >>> (found,) = model.fit(X, np.array(y, int)).predict_labellings([[3.0]])
+        >>> found.labellings, found.is_complete
+        (array([[ True,  True]]), True)
+    """
+
+    _accepted: ClassVar[Constraints] = {
+        **SplitConformalClassifier._accepted,
+        "coverage": [Number(Real, 0, 1, closed="neither")],
+        "constraints": RULES,
+        "max_labellings": [Number(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        estimator,
+        *,
+        coverage=0.9,
+        calibration_size=0.25,
+        random_state=None,
+        constraints=None,
+        max_labellings=1000,
+    ):
+        self.estimator = estimator
+        self.coverage = coverage
+        self.calibration_size = calibration_size
+        self.random_state = random_state
+        self.constraints = constraints
+        self.max_labellings = max_labellings
+
+    @answer_call
+    def predict_labellings(self, X: Rows, constraints: Rules | None = None) -> list[LabellingSet]:
+        """Return the set of probable labellings of each instance.
+
+        If no labelling is above the threshold, the set holds the most probable labelling found.
+
+        Args:
+            X: instances in the estimator's form.
+            constraints: further rules for the call.
+
+        Raises:
+            ValueError: the rules have other labels, or contradict each other.
+        """
+        check_is_fitted(self)
+        rules = rules_over(self.label_names_, self.constraints, constraints)
+        X = with_rows(X)
+        rows = np.arange(num_instances(X))
+        parts = np.split(rows, range(_ROWS, len(rows), _ROWS))
+        return [each for part in parts for each in self._listed(some_instances(X, part), rules)]
+
+    def predict_set(self, X: Rows, constraints: Rules | None = None) -> LabelSets:
+        """Return the labels that are in all probable labellings, and the labels that are in any of them.
+
+        If the set is listed only in part, no label is certain and every label is possible.
+
+        Args:
+            X: instances in the estimator's form.
+            constraints: further rules for the call.
+
+        Raises:
+            ValueError: the rules have other labels, or contradict each other.
+        """
+        found = self.predict_labellings(X, constraints)
+        certain = [each.labellings.all(0) & each.is_complete for each in found]
+        possible = [each.labellings.any(0) | (not each.is_complete) for each in found]
+        return LabelSets(np.stack(certain), np.stack(possible))
+
+    def _threshold(self, X: Any, labels: np.ndarray) -> float:
+        log_prob = mixture.log_prob(self._energies(X), torch.from_numpy(labels.astype(np.int64)))
+        return conformal_threshold(log_prob.double().numpy(), self.coverage)
+
+    def _energies(self, X: Any) -> list[Any]:
+        estimator = self.estimator_
+        energies = estimator.energies(X) if hasattr(estimator, "energies") else []
+        if not energies or not isinstance(energies[0], DirectedEnergy | SequentialEnergy):
+            raise ValueError(
+                "estimator: expected belief networks or label chains, whose labellings can be listed, got "
+                f"{type(estimator).__name__}; ConformalClassifier takes any classifier with predict_proba"
+            )
+        return estimator.calibrated(energies) if hasattr(estimator, "calibrated") else energies
+
+    def _listed(self, X: Any, rules: Any) -> Iterator[LabellingSet]:
+        energies = self._energies(X)
+        least = torch.full((energies[0].batch_size,), self.threshold_, dtype=torch.float64, device="cpu")
+        # If the mean probability of a labelling is above the threshold, the probability of some member is.
+        members = [
+            most_probable.above(energy, least, max_labellings=self.max_labellings) for energy in energies
+        ]
+        for row in range(len(least)):
+            found = torch.cat([each.labels[row][each.probability[row] > 0] for each in members]).unique(dim=0)
+            some = [energy.select(torch.full((len(found),), row, device="cpu")) for energy in energies]
+            log_prob = mixture.log_prob(some, found).double()
+            order = log_prob.argsort(descending=True, stable=True)
+            left = sum(float(each.mass_left[row]) for each in members) / len(members)
+            complete = all(bool(each.status.converged[row]) for each in members)
+            more = 0.0 if complete else np.floor(left * np.exp(-self.threshold_))
+            yield self._set_of(found[order].numpy() == 1, log_prob[order].numpy(), more, rules)
+
+    def _set_of(self, labellings: np.ndarray, log_prob: np.ndarray, more: float, rules: Any) -> LabellingSet:
+        obeys = ~rules.violated(labellings.astype(np.int64)).any(1)
+        is_in = obeys & (log_prob >= self.threshold_)
+        if not is_in.any():
+            # Take the first labelling that obeys the rules, or the first labelling if none obeys.
+            is_in[obeys.argmax()] = True
+        kept = labellings[is_in]
+        return LabellingSet(kept, log_prob[is_in], len(kept) + more)
+
+
+class RiskControlledClassifier(SplitConformalClassifier):
+    """A classifier whose expected share of false negatives, or of false positives, is at most ``level``.
+
+    This is conformal risk control (Angelopoulos et al. 2022): labels with a probability of at least
+    ``threshold_`` are predicted. The threshold is chosen on instances that the estimator has not seen, such
+    that the expected risk of a new instance from the same distribution is at most ``level``, for any
+    estimator. Among all such thresholds, the threshold with the fewest errors of the other kind is chosen.
+
+    Args:
+        estimator: an estimator of any library with ``predict`` and ``predict_proba`` for label matrices.
+        risk: ``"false_negatives"``, the share of an instance's true labels that are not predicted (0 for an
+            instance without labels), or ``"false_positives"``, the share of the absent labels that are
+            predicted (0 for an instance with all labels).
+        level: the largest expected risk, above 0 and below 1.
+        calibration_size: share of the instances that the estimator does not see, for the threshold.
+        random_state: seed for the split, and for an estimator without a seed.
+
+    Attributes:
+        estimator_: the fitted estimator.
+        threshold_: the smallest probability of a predicted label; −inf predicts all, inf none.
+        classes_, label_names_: see :class:`StructuredClassifier`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.estimators import LMSBNClassifier, RiskControlledClassifier
+        >>> X, y = [[i % 4.0] for i in range(80)], [[i % 4 > 1, i % 4 > 0] for i in range(80)]
+        >>> model = RiskControlledClassifier(LMSBNClassifier(), level=0.2, random_state=0)
+        >>> model.fit(X, np.array(y, int)).predict([[0.0], [3.0]])
+        array([[0, 0],
+               [1, 1]])
+    """
+
+    _accepted: ClassVar[Constraints] = {
+        **SplitConformalClassifier._accepted,
+        "risk": [StrOptions(RISKS)],
+        "level": [Number(Real, 0, 1, closed="neither")],
+    }
+
+    def __init__(
+        self, estimator, *, risk="false_negatives", level=0.1, calibration_size=0.25, random_state=None
+    ):
+        self.estimator = estimator
+        self.risk = risk
+        self.level = level
+        self.calibration_size = calibration_size
+        self.random_state = random_state
+
+    @answer_call
+    def predict(self, X: Rows) -> np.ndarray:
+        """Return the labels with a probability of at least ``threshold_``, (instances, labels)."""
+        return self.label_values((self.predict_proba(X) >= self.threshold_).astype(int))
+
+    def _threshold(self, X: Any, labels: np.ndarray) -> float:
+        misses = self.risk == "false_negatives"
+        counted = labels == 1 if misses else labels != 1
+        shares = counted / np.maximum(counted.sum(1, keepdims=True), 1)
+        # The held-out instances and a new instance, whose risk is at most 1, may together have this risk.
+        allowed = self.level * (len(labels) + 1) - 1
+        probability = self._probabilities(X)
+        if misses:
+            return _first_beyond(probability, shares, allowed)
+        return float(np.nextafter(-_first_beyond(-probability, shares, allowed), np.inf))
+
+
+def _first_beyond(values: np.ndarray, shares: np.ndarray, allowed: float) -> float:
+    """Add shares in ascending order of values; return the value at which the sum exceeds ``allowed``.
+
+    Return −inf if ``allowed`` is negative, and inf if the sum never exceeds ``allowed``.
+    """
+    if allowed < 0:
+        return -np.inf
+    order = np.argsort(values, axis=None)
+    beyond = np.cumsum(shares.ravel()[order]) > allowed + ROUND_OFF
+    return float(values.ravel()[order][beyond.argmax()]) if beyond.any() else np.inf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from copy import copy
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -30,13 +29,7 @@ from lmbm_torch.estimators.common.targets import (
     rows_at_once,
     with_rows,
 )
-from lmbm_torch.estimators.common.under_rules import (
-    Rules,
-    by_codes,
-    decode_around,
-    rules_over,
-    where_allowed,
-)
+from lmbm_torch.estimators.common.under_rules import Rules, by_codes, decode_around, rules_over, where_allowed
 from lmbm_torch.estimators.explain.explanations import (
     Explanation,
     check_one_instance,
@@ -145,11 +138,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @answer_call
     def decode(
-        self,
-        X: Rows,
-        known: ArrayLike | None = None,
-        top_k: int = 1,
-        constraints: Rules | None = None,
+        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
         """Return the label set that is best, by the estimator's objective, among all that obey the rules.
 
@@ -285,7 +274,9 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         names = self.label_names_
         assert names is not None
         own = self.estimator._given_rules if isinstance(self.estimator, OWN) else ()
-        return rules_over(names, *own, self.constraints, _hierarchy(self.hierarchy, names), more)
+        parents: Any = self.hierarchy
+        parents = parents_by_path(names, parents) if isinstance(parents, str) else parents
+        return rules_over(names, *own, self.constraints, parents and rules_of.hierarchy(parents), more)
 
     def _ruled(self) -> Any:
         """Return the fitted estimator with all rules; None if it predicts by ``decode``."""
@@ -305,9 +296,3 @@ def _violations(rules: rules_of.Constraints, labels: Any) -> dict[str, int]:
         for texts in rules.broken(batch[~np.isnan(batch).any(1)]):
             found.update(set(texts))
     return dict(found)
-
-
-def _hierarchy(given: str | Mapping[Any, Any] | None, names: Iterable[str]) -> tuple[rules_of.Rule, ...]:
-    if given is None:
-        return ()
-    return rules_of.hierarchy(parents_by_path(names, given) if isinstance(given, str) else given)

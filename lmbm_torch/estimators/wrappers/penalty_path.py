@@ -111,11 +111,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     @fit_call
     def fit(
-        self,
-        X: Rows,
-        y: Rows,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
+        self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> Self:
         """Choose C, and train on all instances with the chosen C.
 
@@ -140,7 +136,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         with bar(type(self).__name__, self.verbose) as tell:
             kept = keep((X, targets, weight))
             seeds = seeds_for(self._unfitted(), self.random_state)
-            scored = spread(partial(_scores, self, seeds), kept, folds)
+            scored = spread(partial(self._score_path, seeds), kept, folds)
             for fold, found in enumerate(scored):
                 self.scores_[fold], self.n_iters_[fold] = found
                 if tell is not None:
@@ -149,7 +145,8 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.C_ = float(self.Cs_[self.scores_.mean(0).argmax()])
         (self.estimator_,) = spread(_fitted, kept, [self._to_fit(self.C_, seeds)])
         self.estimator_.label_names_ = self.label_names_
-        self.C_edge_ = self.estimator_.C_edge_ = _edge(self.C_, self.Cs_)
+        ends = {} if self.Cs_[0] == self.Cs_[-1] else {self.Cs_[0]: "smallest", self.Cs_[-1]: "largest"}
+        self.C_edge_ = self.estimator_.C_edge_ = ends.get(self.C_)
         # With one or two values the chosen value is always an end, and a warning would say nothing.
         if self.C_edge_ is not None and len(self.Cs_) > 2:
             further = {"smallest": "smaller", "largest": "larger"}[self.C_edge_]
@@ -178,12 +175,6 @@ class PenaltyPathClassifier(StructuredClassifier):
         return self._latest.capabilities
 
     @answer_call
-    def binding_rules(self, X: Rows) -> list[list[str]]:
-        """Return ``binding_rules`` of ``estimator_``."""
-        check_is_fitted(self)
-        return self.estimator_.binding_rules(self._validate_predict(X))
-
-    @answer_call
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
@@ -201,6 +192,8 @@ class PenaltyPathClassifier(StructuredClassifier):
     predict_proba: Any = _of_estimator("predict_proba")
     marginals: Any = _of_estimator("marginals")
     decision_function: Any = _of_estimator("decision_function")
+    binding_rules: Any = _of_estimator("binding_rules")
+    energies: Any = _of_estimator("energies")
 
     @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
@@ -217,18 +210,17 @@ class PenaltyPathClassifier(StructuredClassifier):
         estimator.names_of_features_ = getattr(self, "names_of_features_", None)
         return estimator._fields(X, reference)
 
+    @single_threaded()
     def _score_path(
         self,
         seeds: dict[str, int],
-        X: Any,
-        targets: Any,
-        weight: Any,
-        train: np.ndarray,
-        held_out: np.ndarray,
+        known: tuple[Any, Any, Any],
+        fold: tuple[np.ndarray, np.ndarray],
     ) -> tuple[list[float], list[int]]:
-        """Return the scores and iterations of one fold for each C, from the smallest C to the largest."""
+        """Return scores and iterations of one fold for each C, from the smallest C to the largest."""
+        (X, targets, weight), (train, held_out) = known, fold
         of_kernel = get_tags(self).input_tags.pairwise
-        known, others = (X[np.ix_(rows, train)] if of_kernel else X[rows] for rows in (train, held_out))
+        inputs, others = (X[np.ix_(rows, train)] if of_kernel else X[rows] for rows in (train, held_out))
         path = Path()
         scores, iterations = [], []
         for C in self.Cs_.tolist():
@@ -239,7 +231,7 @@ class PenaltyPathClassifier(StructuredClassifier):
             if hasattr(estimator, "calibrate") and self.scoring is None:
                 # Exact match needs no calibration: calibration does not change predicted labels.
                 estimator.set_params(calibrate=False)
-            estimator._fit_along(path, known, targets[train], None if weight is None else weight[train])
+            estimator._fit_along(path, inputs, targets[train], None if weight is None else weight[train])
             score: Any = check_scoring(estimator, self.scoring)
             scores.append(score(estimator, others, targets[held_out]))
             iterations.append(estimator.n_iter_)
@@ -281,33 +273,9 @@ class PenaltyPathClassifier(StructuredClassifier):
         other.estimator_ = self.estimator_.with_rules(rules)
         return other
 
-    @answer_call
-    def energies(self, X: Rows) -> list[Any]:
-        """Return ``energies`` of ``estimator_``."""
-        check_is_fitted(self)
-        return self.estimator_.energies(self._validate_predict(X))
-
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
         """Return ``calibrated`` of ``estimator_``."""
         return self.estimator_.calibrated(energies)
-
-
-@single_threaded()
-def _scores(
-    classifier: PenaltyPathClassifier,
-    seeds: dict[str, int],
-    known: tuple[Any, Any, Any],
-    fold: tuple[np.ndarray, np.ndarray],
-) -> tuple[list[float], list[int]]:
-    """Return the result of :meth:`PenaltyPathClassifier._score_path` for one fold, in a worker."""
-    return classifier._score_path(seeds, *known, *fold)
-
-
-def _edge(C: float, values: np.ndarray) -> str | None:
-    """Return "smallest" or "largest" if C is the first or last of ascending values; None if C is inside."""
-    if values[0] == values[-1]:
-        return None
-    return {values[0]: "smallest", values[-1]: "largest"}.get(C)
 
 
 def _fitted(known: tuple[Any, Any, Any], classifier: Any) -> Any:

@@ -25,7 +25,7 @@ from lmbm_torch.energies.base import BaseEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.kernels.installed import compiled
-from lmbm_torch.kernels.search.limits import suits as kernel_suits
+from lmbm_torch.kernels.search.records import suits as kernel_suits
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Labels, Scores, Shaped
 from lmbm_torch.verdicts import is_traced, number

@@ -25,8 +25,7 @@ from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.inference.common.iterations import Settings
 from lmbm_torch.inference.common.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
 from lmbm_torch.inference.trees.triangulation import is_forest
-from lmbm_torch.kernels.matrix_bp.choosing import Propagation
-from lmbm_torch.kernels.matrix_bp.operator import propagate
+from lmbm_torch.kernels.matrix_bp.choosing import Propagation, propagate
 from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, Product, pairwise_beliefs
 from lmbm_torch.kernels.operators import is_kept
 from lmbm_torch.shapes import Float, Known

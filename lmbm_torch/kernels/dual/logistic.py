@@ -2,7 +2,7 @@
 
 Every function takes the kernel among the block's instances and changes ``scores`` and ``probabilities``, the
 block's rows of f and α, in place. An instance's divergence KL(α ‖ softmax(f)) is the share of the duality gap
-(:mod:`lmbm_torch.solvers.logistic.smo`).
+(:mod:`lmbm_torch.solvers.smo`).
 """
 
 from __future__ import annotations

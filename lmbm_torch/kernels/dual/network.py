@@ -23,14 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmbm_torch.kernels.dual.random import random_state, shuffle
-from lmbm_torch.kernels.dual.rows import (
-    readable,
-    row_add,
-    row_add_block,
-    row_dot,
-    row_dot_block,
-    row_support,
-)
+from lmbm_torch.kernels.dual.rows import readable, row_add, row_add_block, row_dot, row_dot_block, row_support
 from lmbm_torch.kernels.jit import SUMS, njit, part
 from lmbm_torch.kernels.threads import share, stoppable
 

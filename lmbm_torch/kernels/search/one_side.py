@@ -3,7 +3,7 @@
 From labelling to labelling, the odds e^f of the second side's fields change by one factor per differing
 label, and Σ_j log(1 + e^f_j) is a single logarithm of a product. For labellings in the order of binary
 numbers, a unit takes two or three multiplications instead of a row of a matrix product, an exponential and a
-logarithm. Odds of fields must not overflow, see :func:`~lmbm_torch.kernels.search.limits.suits`.
+logarithm. Odds of fields must not overflow, see :func:`~lmbm_torch.kernels.search.records.suits`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lmbm_torch.kernels.jit import fast, fast_part
 from lmbm_torch.kernels.matrix_bp.compiled.rows import exponent, mantissa
-from lmbm_torch.kernels.search.limits import TILE, most_field
+from lmbm_torch.kernels.search.records import TILE, most_field
 from lmbm_torch.kernels.threads import share
 
 _LOG_RANGE = 640.0

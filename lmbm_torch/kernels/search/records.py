@@ -1,4 +1,7 @@
-"""Problems and answers of searches and sums, importable without numba."""
+"""Problems and answers of searches and sums, importable without numba.
+
+Importing numba takes as long as a small machine's whole computation.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
+
+# Largest |field|: the product of the odds of two units neither overflows nor underflows in float64.
+_MOST_FIELD = 300.0
+# Units multiplied along a vector.
+TILE = 64
 
 
 class SearchProblem(NamedTuple):
@@ -150,3 +158,13 @@ class Answers(NamedTuple):
     labels: np.ndarray
     mean: np.ndarray
     variance: np.ndarray
+
+
+def most_field(hidden: Tensor, coupling: Tensor) -> float:
+    """Return an upper bound on |hidden + labelsᵀ coupling|."""
+    return float((hidden.detach().abs() + coupling.detach().abs().sum(0)).max())
+
+
+def suits(hidden: Tensor, coupling: Tensor) -> bool:
+    """Return whether the units fill vectors, and no labelling gives fields with an overflow of odds."""
+    return hidden.shape[1] >= TILE and most_field(hidden, coupling) <= _MOST_FIELD

@@ -295,11 +295,7 @@ def _solve_positive(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _newton_direction(
-    problem: SharedProblem,
-    rows: Features,
-    residual: SharedWeights,
-    free: np.ndarray,
-    sigma: float,
+    problem: SharedProblem, rows: Features, residual: SharedWeights, free: np.ndarray, sigma: float
 ) -> SharedWeights:
     """Compute −(H + σ Σ_free f fᵀ)⁻¹ H residual, with H the diagonal of the penalties.
 

@@ -17,12 +17,10 @@ from scipy import sparse
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.threads import share, single_threaded, stoppable
 from lmbm_torch.solvers import interior_point
-from lmbm_torch.solvers.networks import states
-from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings
-from lmbm_torch.solvers.networks.states import init as init
-from lmbm_torch.solvers.networks.states import limits as limits
-from lmbm_torch.solvers.networks.states import next_stage as next_stage
+from lmbm_torch.solvers.networks.problems import LabelProblems, NetworkState, UpdateSettings, certified, work
+from lmbm_torch.solvers.networks.problems import init as init
+from lmbm_torch.solvers.networks.problems import limits as limits
+from lmbm_torch.solvers.networks.problems import next_stage as next_stage
 
 # Number of first sweeps over all labels at once, while nearly every instance matters to nearly every label;
 # more were not faster on any data set that was tried.
@@ -46,7 +44,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
     After :func:`patience` rounds, an update finishes by interior points, which count as one round.
 
     Args:
-        settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
+        settings: see :class:`~lmbm_torch.solvers.networks.problems.UpdateSettings`.
 
     Returns:
         The new state; it does not depend on how the rounds are divided into updates.
@@ -54,10 +52,11 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
     Raises:
         ValueError: the state is of other problems, or positions are unknown.
     """
-    labels, tol, num_iters, seed = states.work(problems, state, **settings)
+    labels, tol, num_iters, seed = work(problems, state, **settings)
     if not len(labels):
         return state
-    left = patience(problems) * (1 + _stage(problems, state)) - state.num_iters
+    place = 0 if state.stage is None else [*problems.stages()].index(state.stage)
+    left = patience(problems) * (1 + place) - state.num_iters
     if left <= 0:
         return _finished(problems, state, labels, tol)
     # As an integer, since the kernel would be compiled again for a float.
@@ -99,14 +98,9 @@ def _stored(problems: LabelProblems) -> int:
     return features.nnz if isinstance(features, sparse.csr_array) else features.size
 
 
-def _stage(problems: LabelProblems, state: NetworkState) -> int:
-    """Return the number of stages before the state's stage."""
-    return 0 if state.stage is None else [*problems.stages()].index(state.stage)
-
-
 def _finished(problems: LabelProblems, state: NetworkState, labels: np.ndarray, tol: float) -> NetworkState:
     """Run interior points for some labels; keep a label's result if its gap is smaller."""
-    sees, duals = problems.sees(), state.dual_coef.copy()
+    sees, duals = problems.sees, state.dual_coef.copy()
 
     def finish(label: int, stop: np.ndarray) -> None:
         spins, upper = problems.spins[label], problems.upper_of(label)
@@ -120,7 +114,7 @@ def _finished(problems: LabelProblems, state: NetworkState, labels: np.ndarray, 
 
     with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
         stoppable(lambda stop: share(labels.tolist(), partial(finish, stop=stop)))
-        found = states.certified(problems, duals, state.num_iters + 1, state.stage)
+        found = certified(problems, duals, state.num_iters + 1, state.stage)
     nearer = found.primal - found.dual < state.primal - state.dual
     if not nearer.any():
         return state

@@ -15,12 +15,17 @@ from typing import Unpack
 import numpy as np
 
 from lmbm_torch.kernels.installed import kernels
-from lmbm_torch.solvers.networks import states
-from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings
-from lmbm_torch.solvers.networks.states import init as init
-from lmbm_torch.solvers.networks.states import limits as limits
-from lmbm_torch.solvers.networks.states import next_stage as next_stage
+from lmbm_torch.solvers.networks.problems import (
+    LabelProblems,
+    NetworkState,
+    UpdateSettings,
+    certified,
+    unsolved,
+    work,
+)
+from lmbm_torch.solvers.networks.problems import init as init
+from lmbm_torch.solvers.networks.problems import limits as limits
+from lmbm_torch.solvers.networks.problems import next_stage as next_stage
 
 SWEEPS_PER_ROUND = 5
 
@@ -29,7 +34,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
     """Make up to ``num_iters`` rounds of a few sweeps for labels with a relative gap above ``tol``.
 
     Args:
-        settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
+        settings: see :class:`~lmbm_torch.solvers.networks.problems.UpdateSettings`.
 
     Returns:
         The new state; independent of how the rounds are divided into updates.
@@ -37,7 +42,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
     Raises:
         ValueError: a state of other problems, unknown positions.
     """
-    labels, tol, num_iters, seed = states.work(problems, state, **settings)
+    labels, tol, num_iters, seed = work(problems, state, **settings)
     backend = kernels("dual.network")
     for _ in range(num_iters):
         if not len(labels):
@@ -46,6 +51,6 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
         drawn = int(np.random.SeedSequence((seed, state.num_iters)).generate_state(1)[0])
         for boxed, part in problems.by_box(labels):
             backend.gradient_sweeps(boxed, part, weights, duals, SWEEPS_PER_ROUND, drawn)
-        state = states.certified(problems, duals, state.num_iters + 1, state.stage)
-        labels = labels[states.unsolved(state, labels, tol)]
+        state = certified(problems, duals, state.num_iters + 1, state.stage)
+        labels = labels[unsolved(state, labels, tol)]
     return state

@@ -38,12 +38,7 @@ class KernelLabelProblems(NetworkProblems):
 
     @classmethod
     def from_labels(
-        cls,
-        gram: Gram,
-        labels: np.ndarray,
-        *,
-        parent_scale: float = 1.0,
-        **settings: Unpack[NetworkSettings],
+        cls, gram: Gram, labels: np.ndarray, *, parent_scale: float = 1.0, **settings: Unpack[NetworkSettings]
     ) -> KernelLabelProblems:
         """Build the problems like :meth:`LabelProblems.from_labels`, with kernel values in place of features.
 
@@ -89,7 +84,7 @@ class KernelLabelProblems(NetworkProblems):
     def parents(self) -> np.ndarray:
         """Return (labels, labels) by index; row k marks the parents of label k; read-only."""
         by_label = np.argsort(self.ordering)
-        return self.sees()[1 : 1 + self.num_labels].T[np.ix_(by_label, by_label)]
+        return self.sees[1 : 1 + self.num_labels].T[np.ix_(by_label, by_label)]
 
     def among(self, index: np.ndarray) -> np.ndarray:
         """Return the kernel values among some instances, (rows, rows), in single precision."""
@@ -151,4 +146,4 @@ class KernelLabelProblems(NetworkProblems):
         return np.vstack([signed, self._context_weights(signed)])
 
     def _context_weights(self, coef: np.ndarray) -> np.ndarray:
-        return self.scale[:, None] * (self.context.T @ coef) * self.sees()
+        return self.scale[:, None] * (self.context.T @ coef) * self.sees

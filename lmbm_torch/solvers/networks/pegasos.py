@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.solvers.networks.problems import Features, LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, certified
+from lmbm_torch.solvers.networks.problems import Features, LabelProblems, NetworkState, certified
 
 BATCH = 16
 
@@ -70,7 +69,7 @@ def step_along(
         visits += len(batch)
         weight = np.array([1.0, visits])[:, None, None]
         sums[:, columns] += weight * (rows.T @ steps)
-        sums[:, width:] += weight * (context.T @ steps) * problems.sees()
+        sums[:, width:] += weight * (context.T @ steps) * problems.sees
     return hit
 
 

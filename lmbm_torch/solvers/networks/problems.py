@@ -1,4 +1,7 @@
-"""The hinge problems of a sigmoid belief network: one binary problem for each label, with the same inputs."""
+"""The hinge problems of a sigmoid belief network: one binary problem for each label, with the same inputs.
+
+Also the states of the dual solvers and the stages of training.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from scipy import sparse
 from lmbm_torch.checks import check_finite, check_labels, check_permutation, check_positive, check_shape
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.kernels.threads import single_threaded
+from lmbm_torch.solvers.base import SolverState, relative_gap
 
 Features = np.ndarray | sparse.csr_array
 
@@ -23,6 +27,8 @@ MANY_COLUMNS = 100
 MOSTLY_ZEROS = 0.1
 # Largest share of non-zero values for CSR: beyond, CSR is as large as an array and 1.1 to 6.7 times as slow.
 MOSTLY_FULL = 2 / 3
+
+ROUNDS_PER_CALLBACK = 5
 
 
 class NetworkSettings(TypedDict, total=False):
@@ -147,12 +153,9 @@ class NetworkProblems(HingeProblem, ABC):
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
         """Return the weights (columns, labels) of duals (labels, instances)."""
 
+    @cached_property
     def sees(self) -> np.ndarray:
         """Return a mask (columns of the context, labels), true if the label has a weight; read-only."""
-        return self._sees
-
-    @cached_property
-    def _sees(self) -> np.ndarray:
         column = np.arange(self.context.shape[1])[:, None]
         return (column < self.shared) | ((column >= self.own[:-1]) & (column < self.own[1:]))
 
@@ -290,7 +293,7 @@ class LabelProblems(NetworkProblems):
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
         """Return w_k = Σ_l α_lk s_lk (features, context)_l, (columns, labels)."""
         signed = (dual_coef * self.spins).T
-        return np.vstack([self.features.T @ signed, (self.context.T @ signed) * self.sees()])
+        return np.vstack([self.features.T @ signed, (self.context.T @ signed) * self.sees])
 
 
 def network_structure(
@@ -383,11 +386,7 @@ def feature_rows(features: Features) -> Features:
     if values.dtype not in (np.float32, np.float64):
         raise TypeError(f"features: expected float32 or float64, got {values.dtype}")
     check_finite("features", values)
-    return _as_fast_rows(features)
-
-
-def _as_fast_rows(features: Features) -> Features:
-    """Return the features as an array or as CSR, whichever the solvers read faster."""
+    # An array or CSR, whichever the solvers read faster.
     rows, columns = features.shape  # pyright: ignore[reportGeneralTypeIssues]
     if isinstance(features, sparse.csr_array):
         return features.toarray() if features.nnz > MOSTLY_FULL * rows * columns else features
@@ -442,3 +441,124 @@ def _context(spins: np.ndarray, cliques: Sequence[tuple[int, ...]]) -> np.ndarra
     products = [spins[:, clique[:-1]].prod(1, keepdims=True, dtype=np.int8) for clique in cliques]
     # In row-major order, as the solvers read; hstack would keep the order of a transposed input.
     return np.ascontiguousarray(np.hstack([constant, spins, *products]))
+
+
+@dataclass(frozen=True)
+class NetworkState(SolverState):
+    """Feasible duals, their weights, and the primal and dual values.
+
+    Args:
+        dual_coef: (labels, instances).
+        weights: (columns, labels).
+        primal: (labels,), each label's objective at ``weights``.
+        dual: (labels,), each label's dual value at ``dual_coef``.
+        num_iters: see :class:`SolverState`.
+        stage: the positions of the labels that :func:`~lmbm_torch.solvers.base.run` trains now; None for all
+            labels together, with a common gap.
+    """
+
+    dual_coef: np.ndarray
+    weights: np.ndarray
+    primal: np.ndarray
+    dual: np.ndarray
+    num_iters: int
+    stage: range | None = None
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """Return each label's duality gap relative to the primal value, (labels,)."""
+        return relative_gap(self.primal - self.dual, self.primal)
+
+    def solved(self, tol: float) -> bool:
+        """Return whether every label of the stage has a relative gap of at most ``tol``."""
+        return super().solved(tol) if self.stage is None else not unsolved(self, self.stage, tol).any()
+
+
+def init(problems: NetworkProblems, dual_coef: np.ndarray | None = None) -> NetworkState:
+    """Return the state at ``dual_coef`` (labels, instances), by default at zero.
+
+    Raises:
+        ValueError: the duals have a wrong shape, or are outside the box [0, C_l].
+    """
+    return certified(problems, problems.feasible(dual_coef), 0, next(problems.stages(), None))
+
+
+def certified(
+    problems: NetworkProblems, dual_coef: np.ndarray, num_iters: int, stage: range | None = None
+) -> NetworkState:
+    """Return the state at given duals, without the round-off of a solver's running sums."""
+    weights = problems.weights(dual_coef)
+    primal, dual = problems.primal(weights), problems.dual(dual_coef, weights)
+    return NetworkState(dual_coef, weights, primal, dual, num_iters, stage)
+
+
+def unsolved(state: NetworkState, labels: np.ndarray | range, tol: float) -> np.ndarray:
+    """Return for each of ``labels`` whether its relative gap is above ``tol``, compared as in the solvers."""
+    return (state.primal - state.dual > tol * state.primal)[labels]
+
+
+class UpdateSettings(TypedDict, total=False):
+    """Settings of an ``update``; :func:`work` holds the defaults.
+
+    Args:
+        tol: labels with a relative gap of at most ``tol`` stay unchanged.
+        num_iters: the largest number of rounds.
+        seed: the seed of the order in which instances are visited.
+        positions: the labels to train, by position in the ordering; by default all.
+    """
+
+    tol: float
+    num_iters: int
+    seed: int
+    positions: Sequence[int] | None
+
+
+def work(
+    problems: NetworkProblems,
+    state: NetworkState,
+    tol: float = 1e-3,
+    num_iters: int = 1,
+    seed: int = 0,
+    positions: Sequence[int] | None = None,
+) -> tuple[np.ndarray, float, int, int]:
+    """Check an update's settings; return the unsolved labels by position, ``tol``, ``num_iters``, ``seed``.
+
+    Raises:
+        ValueError: a state of other problems, unknown positions.
+    """
+    check_shape("state.dual_coef", state.dual_coef, *problems.spins.shape)
+    check_shape("state.weights", state.weights, problems.num_columns, problems.num_labels)
+    every = range(problems.num_labels)
+    if positions is not None and not set(positions) <= set(every):
+        raise ValueError(
+            f"positions: expected numbers of labels from 0 to {len(every) - 1}, got {list(positions)}"
+        )
+    labels = np.arange(len(every)) if positions is None else np.unique(np.array(positions, np.int64))
+    return labels[unsolved(state, labels, tol)], tol, num_iters, seed
+
+
+def limits(state: NetworkState, tol: float, left: int, watched: bool) -> dict[str, Any]:
+    """Return arguments for the next ``update``: all rounds that are left, or few if a callback waits."""
+    rounds = min(ROUNDS_PER_CALLBACK, left) if watched else left
+    return {"tol": tol, "num_iters": rounds, "positions": state.stage}
+
+
+def next_stage(problems: NetworkProblems, state: NetworkState) -> tuple[NetworkProblems | None, NetworkState]:
+    """Impute the missing values of the stage's last label, before later labels use them.
+
+    Returns:
+        The completed problems and the first state of the next stage; after the last stage, None and the state
+        with a new certificate.
+    """
+    following = following_stage(problems, state)
+    if following is None:
+        return None, certified(problems, state.dual_coef, state.num_iters, state.stage)
+    completed = problems.impute(following[0] - 1, state.weights)
+    return completed, certified(completed, state.dual_coef, state.num_iters, following)
+
+
+def following_stage(problems: NetworkProblems, state: NetworkState) -> range | None:
+    """Return the positions to train after the state's stage; None after the last stage."""
+    stages = list(problems.stages())
+    following = stages[stages.index(state.stage) + 1 :] if state.stage in stages else []
+    return following[0] if following else None

@@ -1,10 +1,20 @@
-"""Structural SVMs for label vectors: pairwise Boltzmann machines with margins for the Hamming loss."""
+"""Structural SVMs for label vectors: pairwise Boltzmann machines with margins for the Hamming loss.
+
+Of few labels sums over all labellings are possible, for :mod:`~.smoothing`.
+
+Losses other than Hamming and slacks rescaled by the loss are possible, too. Margin rescaling maximises Δ(y) +
+score(y) − score(truth), slack rescaling Δ(y) (1 + score(y) − score(truth)) (Tsochantaridis et al. 2004). With
+the 0/1 loss both are the same problem, which needs only the best labelling other than the truth; every
+decoder that takes known labels finds and certifies it. Other losses are no sums over labels, so labellings
+are enumerated.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import product
 from typing import Any, Protocol, Unpack
 
 import numpy as np
@@ -14,9 +24,12 @@ from lmbm_torch.checks import check_finite, check_known, check_labels, check_sha
 from lmbm_torch.energies import ChainEnergy, PairwiseEnergy
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.inference.common.results import Decoding
+from lmbm_torch.inference.enumeration import half_products
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.losses.structured import loss_augment
+from lmbm_torch.solvers.base import TINY
 from lmbm_torch.solvers.networks.problems import Features, label_matrix
+from lmbm_torch.solvers.structural.linear import Curvature
 from lmbm_torch.solvers.structural.problems import (
     CuttingPlanes,
     LossSettings,
@@ -24,12 +37,21 @@ from lmbm_torch.solvers.structural.problems import (
     StructuralProblem,
     gathered,
 )
+from lmbm_torch.solvers.structural.smoothing import MarginProblem
 
 # Largest excess of a score over the decoder's bound, relative to 1 + |score|, that counts as round-off.
 BOUND_TOLERANCE = 1e-6
 # Largest number of dense statistics of labellings in memory at a time; those of 10,000 examples with 100
 # labels would take 1.6 GiB (scripts/bench/memory.py).
 BLOCK_STATISTICS = 2**22
+
+
+LOSSES = ("hamming", "zero_one", "f1")
+RESCALINGS = ("margin", "slack")
+# Largest number of labels for enumeration: 16,384 scores for each example.
+MOST_LABELS = 14
+# Largest number of scores in memory at once: 64 MiB.
+SCORES_AT_ONCE = 2**23
 
 
 class Decoder(Protocol):
@@ -235,3 +257,204 @@ class LabelVectorOracle:
         pairwise = np.zeros((scores.shape[1], scores.shape[1]))
         pairwise[self.first, self.second] = couplings
         return PairwiseEnergy(torch.from_numpy(scores), torch.from_numpy(pairwise + pairwise.T))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelMargins(MarginProblem):
+    """The problem of :func:`~.label_vectors.label_vector_problem`, with sums over all labellings.
+
+    Args:
+        features: (instances, features).
+        upper: (instances,), C_l.
+        coupling_penalty: η.
+        oracle: the labels, pairs and costs, and a decoder without relaxation.
+    """
+
+    features: Features
+    upper: np.ndarray
+    coupling_penalty: float
+    oracle: LabelVectorOracle
+
+    @classmethod
+    def of(cls, problem: StructuralProblem) -> LabelMargins:
+        """Convert a structural problem of label vectors.
+
+        Raises:
+            TypeError: the outputs of the problem are no label vectors.
+        """
+        if not isinstance(problem.oracle, LabelVectorOracle):
+            raise TypeError(
+                f"problem: expected a problem of label vectors, got {type(problem.oracle).__name__}"
+            )
+        return cls(problem.features, problem.upper, problem.coupling_penalty, problem.oracle)
+
+    @property
+    def num_outputs(self) -> int:
+        return self.oracle.labels.shape[1]
+
+    @property
+    def num_couplings(self) -> int:
+        return len(self.oracle.first)
+
+    def losses_at(self, flat: np.ndarray, temperature: float) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return the smoothed losses and gradients, see :meth:`MarginProblem.losses_at`."""
+        energy, labels = self._augmented(flat, 1 / temperature)
+        found = half_products.moments(energy, torch.from_numpy(self.upper))
+        losses = found.log_partition - energy.score(labels)
+        errors = self.upper[:, None] * (found.spins.numpy() - self._truth)
+        products = found.products.numpy()[self.oracle.first, self.oracle.second]
+        return float(self.upper @ losses.numpy()), errors, products - self._true_products
+
+    def hinges(self, flat: np.ndarray) -> float:
+        """Return the hinges by the decoder's bounds, see :meth:`MarginProblem.hinges`."""
+        energy, labels = self._augmented(flat, 1.0)
+        found = decode_with(self.oracle.decoder, energy)
+        return float(self.upper @ (found.bound - energy.score(labels)).clamp(min=0).numpy())
+
+    def expected_loss(self, errors: np.ndarray) -> float:
+        """Return the expected loss, see :meth:`MarginProblem.expected_loss`."""
+        wrong = np.abs(errors) / 2
+        return float((wrong if self.oracle.costs is None else wrong * self.oracle.costs).sum())
+
+    def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:
+        """Estimate the Hessian, see :meth:`MarginProblem.curvature_at`."""
+        _, errors, _ = self.losses_at(flat, temperature)
+        means = np.square(self._truth + errors / np.maximum(self.upper, TINY)[:, None])
+        products = means[:, self.oracle.first] * means[:, self.oracle.second]
+        couplings = self.coupling_penalty + self.upper @ (1.0 - products)
+        return self.curvature(self.upper[:, None] * (1.0 - means), couplings)
+
+    def _augmented(self, flat: np.ndarray, slope: float) -> tuple[PairwiseEnergy, torch.Tensor]:
+        every = np.arange(len(self.upper))
+        return self.oracle.augmented(self.scores(flat), self.couplings(flat), every, slope)
+
+    @cached_property
+    def _truth(self) -> np.ndarray:
+        """Return the true labels' spins."""
+        return to_spins(self.oracle.labels, np.float64)
+
+    @cached_property
+    def _true_products(self) -> np.ndarray:
+        """Return the weighted sum over instances of each pair's product of true spins."""
+        return self.upper @ (self._truth[:, self.oracle.first] * self._truth[:, self.oracle.second])
+
+
+@dataclass(frozen=True)
+class TaskLossOracle:
+    """Loss-augmented decoding for a loss Δ of whole labellings.
+
+    Args:
+        vectors: the labels, the pairs, the decoder, and the costs of wrong labels in the Hamming loss.
+        loss: ``"hamming"``; ``"zero_one"``, 1 for every labelling but the truth; or ``"f1"``, for the truth t
+            1 − 2 |y ∩ t| / (|y| + |t|), and 0 if both sets are empty.
+        rescaling: ``"margin"`` or ``"slack"``.
+
+    Raises:
+        ValueError: the loss or the rescaling is unknown; costs are given with a loss other than Hamming;
+            there are more than ``MOST_LABELS`` labels with a loss other than 0/1.
+    """
+
+    vectors: LabelVectorOracle
+    loss: str
+    rescaling: str
+
+    def __post_init__(self) -> None:
+        for name, known in (("loss", LOSSES), ("rescaling", RESCALINGS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}: expected one of {known}, got {getattr(self, name)!r}")
+        if self.vectors.costs is not None and self.loss != "hamming":
+            raise ValueError(f"costs: expected None with the loss {self.loss!r}, got costs of labels")
+        count = self.labels.shape[1]
+        if self.loss != "zero_one" and count > MOST_LABELS:
+            raise ValueError(
+                "loss: expected 'zero_one', or 'hamming' with the margin rescaled, for more than "
+                f"{MOST_LABELS} labels, got {self.loss!r}, rescaling={self.rescaling!r} and {count} labels"
+            )
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Return the true labels, (examples, labels)."""
+        return self.vectors.labels
+
+    @property
+    def decoder(self) -> Decoder:
+        """Return the function that finds labellings of large score."""
+        return self.vectors.decoder
+
+    def __call__(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
+        """Return the labellings of largest rescaled violation, with a bound for each example."""
+        if self.labels.shape[1] > MOST_LABELS:
+            return self._decoded(scores, couplings, examples)
+        step = max(1, SCORES_AT_ONCE // len(self._every))
+        parts = [slice(first, first + step) for first in range(0, len(examples), step)]
+        found = [self._enumerated(scores[part], couplings, examples[part]) for part in parts]
+        best, bound = (np.concatenate(each) for each in zip(*found, strict=True))
+        return Maximisers(self.planes(examples, self._every[best]), bound)
+
+    def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
+        """Return a plane for each example of ``examples`` (planes,), from the labelling (planes, labels)."""
+        planes = self.vectors.planes(examples, labels)
+        truth = self.labels[examples]
+        wrong = np.abs(truth - labels) * (1.0 if self.vectors.costs is None else self.vectors.costs[examples])
+        losses = self._loss((truth * labels).sum(1), (truth + labels).sum(1), wrong.sum(1))
+        # With slack rescaling, ξ ≥ Δ (1 − ⟨w, ψ⟩): a plane with loss Δ and statistics Δ ψ.
+        value = planes.value * losses[planes.plane] if self.rescaling == "slack" else planes.value
+        return replace(planes, loss=losses, value=value)
+
+    def losses(self, examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the loss Δ of each of the ``labels`` (labellings, labels), (examples, labellings)."""
+        truth = self.labels[examples].astype(np.float64)
+        both, sizes = truth @ labels.T, truth.sum(1)[:, None] + labels.sum(1)
+        costs = np.ones(truth.shape) if self.vectors.costs is None else self.vectors.costs[examples]
+        return self._loss(both, sizes, (costs * truth).sum(1)[:, None] + (costs * (1 - 2 * truth)) @ labels.T)
+
+    def _loss(self, both: np.ndarray, sizes: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+        """Return Δ from |y ∩ t|, |y| + |t| and the costs of wrong labels, all of one shape."""
+        if self.loss == "f1":
+            return np.where(sizes == 0, 0.0, 1 - 2 * both / np.maximum(sizes, 1))
+        return np.where(sizes > 2 * both, 1.0, 0.0) if self.loss == "zero_one" else wrong
+
+    @cached_property
+    def _every(self) -> np.ndarray:
+        return np.array(list(product((0, 1), repeat=self.labels.shape[1])))
+
+    def _enumerated(
+        self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each example the number of the best labelling, and its violation."""
+        spins = to_spins(self._every, np.float64)
+        pairs = (spins[:, self.vectors.first] * spins[:, self.vectors.second]) @ couplings
+        every = scores @ spins.T + pairs
+        place = self.labels[examples] @ (1 << np.arange(self.labels.shape[1])[::-1])
+        excess = every - np.take_along_axis(every, place[:, None], 1)
+        losses = self.losses(examples, self._every)
+        violation = losses + excess if self.rescaling == "margin" else losses * (1 + excess)
+        best = violation.argmax(1)
+        return best, np.take_along_axis(violation, best[:, None], 1)[:, 0]
+
+    def _decoded(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
+        """Return the best labellings other than the truth; if need be, with each label wrong in turn."""
+        energy, truth = self.vectors.energy(scores, couplings), torch.from_numpy(self.labels[examples])
+        found = decode_with(self.decoder, energy)
+        labels, bound = _labels(found), found.bound.clone()
+        (right,) = (labels == truth).all(1).nonzero(as_tuple=True)
+        bound[right] = -torch.inf
+        best = bound[right].clone()
+        for label in range(truth.shape[1] if len(right) else 0):
+            known = torch.full(truth[right].shape, torch.nan, dtype=energy.dtype, device="cpu")
+            known[:, label] = 1 - truth[right, label]
+            part = energy.select(right)
+            wrong = decode_with(self.decoder, part, known=known)
+            score = part.score(_labels(wrong))
+            better = score > best
+            labels[right[better]] = _labels(wrong)[better]
+            best[better] = score[better]
+            bound[right] = torch.maximum(bound[right], wrong.bound)
+        planes = self.planes(examples, labels.numpy())
+        return Maximisers(planes, (1 + bound - energy.score(truth)).numpy())
+
+
+def _labels(found: Decoding) -> torch.Tensor:
+    if found.relaxed is not None:
+        raise ValueError("decoder: expected whole labellings for the 0/1 loss, got relaxed labels")
+    return found.labels.clone()

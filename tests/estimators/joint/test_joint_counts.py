@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lmbm_torch.estimators.common.measures import agreement
-from lmbm_torch.estimators.joint.counts import GAINS, CountModel
+from lmbm_torch.estimators.joint.likelihood import GAINS, CountModel
 
 LABELS = 5
 EVERY = np.array(list(itertools.product([0, 1], repeat=LABELS)))
@@ -121,7 +121,7 @@ def test_sums_of_hundreds_of_labels_are_exact():
 def test_rows_in_parts_are_the_rows(monkeypatch):
     model = drawn(3)
     whole = model.moments()
-    monkeypatch.setattr("lmbm_torch.estimators.joint.counts.CHUNK_BYTES", 1)
+    monkeypatch.setattr("lmbm_torch.estimators.joint.likelihood.CHUNK_BYTES", 1)
     for part, own in zip(model.moments(), whole, strict=True):
         np.testing.assert_allclose(part, own, rtol=1e-12)
     np.testing.assert_array_equal(model.best("f1")[0], drawn(3).best("f1")[0])

@@ -17,8 +17,7 @@ from strategies.label_problems import random_inputs
 from lmbm_torch.compare import methods
 from lmbm_torch.compare.baselines import AnyClasses, MLkNN
 from lmbm_torch.compare.methods import METHODS
-from lmbm_torch.compare.significance import corrected_t_test
-from lmbm_torch.compare.trials import scores
+from lmbm_torch.compare.trials import corrected_t_test, scores
 from lmbm_torch.data.dataset import MultilabelData
 from reproduce import any_table, budgets
 from reproduce.budgets import LOSS, Setting, answers_of, pipeline, search, try_within

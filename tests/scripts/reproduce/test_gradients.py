@@ -10,7 +10,7 @@ import torch
 from lmbm_torch import verdicts
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.losses.methods import METHODS
+from lmbm_torch.losses.latent import METHODS
 from lmbm_torch.verdicts import supposing
 from reproduce.gradients import gradient
 

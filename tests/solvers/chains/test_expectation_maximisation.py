@@ -7,7 +7,8 @@ import torch
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference.trees import chain_dp
-from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
+from lmbm_torch.models import HiddenMarkov
+from lmbm_torch.models.hidden_markov import Bernoulli, Gaussian, Multinomial
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import expectation_maximisation
 from lmbm_torch.solvers.chains.expectation_maximisation import ExpectationProblem

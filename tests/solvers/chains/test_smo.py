@@ -9,10 +9,10 @@ from scipy.special import expit
 from lmbm_torch.kernels.dual import logistic
 from lmbm_torch.references import logistic_dual, logistic_primal
 from lmbm_torch.solvers import gram as kernels
+from lmbm_torch.solvers import smo
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
-from lmbm_torch.solvers.logistic import smo
-from lmbm_torch.solvers.logistic.problems import JointProblem, MulticlassProblem
+from lmbm_torch.solvers.smo import JointProblem, MulticlassProblem
 
 
 def random_problem(seed, instances=25, classes=4, C=3.0, rank=6):

@@ -15,8 +15,7 @@ from strategies.label_problems import design, label_problems, optima, random_inp
 from lmbm_torch.references import hinge_primal
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
-from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, path
+from lmbm_torch.solvers.networks.problems import LabelProblems, NetworkState
 
 FORMS = {
     "plain": {},
@@ -173,40 +172,6 @@ def test_nothing_to_learn_has_no_gap():
         assert state.gap == 0
         assert state.num_iters == 0
         assert not state.weights.any()
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("penalties", [(0.01, 0.1, 1.0, 10.0), (2.0, 0.2, 3.0)], ids=["rising", "mixed"])
-def test_path_equals_cold_starts(weighted, penalties):
-    problems = random_problems(4, instances=60, num_labels=4, weighted=weighted, C=0.5)
-    states = list(path(dual_coordinate, problems, penalties, tol=1e-7))
-    assert len(states) == len(penalties)
-    for C, warm in zip(penalties, states, strict=True):
-        at_C = random_problems(4, instances=60, num_labels=4, weighted=weighted, C=C)
-        check_certificate(at_C, warm)
-        assert warm.gap <= 1e-7
-        np.testing.assert_allclose(warm.primal, run(dual_coordinate, at_C, tol=1e-7).primal, rtol=1e-6)
-
-
-def test_path_takes_no_more_rounds_than_cold_starts():
-    features, labels = random_inputs(4, 150, 8, 4)
-    penalties = np.geomspace(0.01, 100, 12)
-    problems = LabelProblems.from_labels(features, labels)
-    warm = [state.num_iters for state in path(dual_coordinate, problems, penalties, tol=1e-4)]
-    cold = [
-        run(dual_coordinate, LabelProblems.from_labels(features, labels, C=C), tol=1e-4).num_iters
-        for C in penalties
-    ]
-    assert sum(warm) <= sum(cold)
-
-
-def test_path_takes_missing_labels_and_refuses_bad_penalties():
-    problems = random_problems(4, missing=0.2)
-    for C, state in zip((0.1, 1.0), path(dual_coordinate, problems, (0.1, 1.0), tol=1e-7), strict=True):
-        cold = run(dual_coordinate, random_problems(4, missing=0.2, C=C), tol=1e-7)
-        np.testing.assert_allclose(state.primal, cold.primal, rtol=1e-6)
-    with pytest.raises(ValueError, match="penalties: expected a finite number above 0"):
-        list(path(dual_coordinate, problems, (1.0, 0.0)))
 
 
 def test_warm_start_at_the_optimum_has_nothing_to_do():

@@ -12,9 +12,8 @@ from strategies.label_problems import label_problems, optima, random_inputs, ran
 
 from lmbm_torch.kernels.dual import network
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.networks import dual_coordinate, exponentiated_gradient, states
-from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState
+from lmbm_torch.solvers.networks import dual_coordinate, exponentiated_gradient
+from lmbm_torch.solvers.networks.problems import LabelProblems, NetworkState, certified
 
 
 @given(problems=label_problems())
@@ -56,7 +55,7 @@ def test_sweeps_climb_within_the_box_to_the_optimum_of_coordinate_descent(proble
     assert (duals >= 0).all()
     assert (duals <= problems.upper * (problems.spins != 0)).all()
     best = dual_coordinate.update(problems, dual_coordinate.init(problems), tol=1e-8, num_iters=1000)
-    np.testing.assert_allclose(states.certified(problems, duals, 1).dual, best.dual, rtol=0.02, atol=1e-9)
+    np.testing.assert_allclose(certified(problems, duals, 1).dual, best.dual, rtol=0.02, atol=1e-9)
 
 
 def test_csr_is_as_dense():

@@ -37,7 +37,7 @@ def test_label_sees_constant_parents_and_products_of_its_cliques(seed, num_label
         for clique in asked:
             if max(clique, key=before.index) == label:
                 expected.append(np.prod([spins[member] for member in clique if member != label], axis=0))
-        seen = problems.context[:, problems.sees()[:, k]]
+        seen = problems.context[:, problems.sees[:, k]]
         np.testing.assert_array_equal(seen, np.stack(expected, 1))
         np.testing.assert_array_equal(problems.spins[k], spins[label])
 
@@ -51,7 +51,7 @@ def test_arrays_are_laid_out_as_the_solvers_walk_them(problems):
 
 def test_independent_labels_see_nothing_of_each_other():
     problems = random_problems(0, parents=False)
-    assert problems.sees().sum(0).tolist() == [1, 1, 1]
+    assert problems.sees.sum(0).tolist() == [1, 1, 1]
 
 
 @given(problems=label_problems())
@@ -136,7 +136,7 @@ def test_dual_never_exceeds_primal_and_weights_gather_duals(problems, seed):
     weights = problems.weights(duals)
     features = problems.features.toarray() if sparse.issparse(problems.features) else problems.features
     for k in range(problems.num_labels):
-        inputs = np.hstack([features, problems.context * problems.sees()[:, k]])
+        inputs = np.hstack([features, problems.context * problems.sees[:, k]])
         np.testing.assert_allclose(weights[:, k], inputs.T @ (duals[k] * problems.spins[k]), atol=1e-9)
     other = random_weights(problems, seed)
     assert (problems.dual(duals, weights) <= problems.primal(weights) + 1e-9).all()

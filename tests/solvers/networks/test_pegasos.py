@@ -13,8 +13,7 @@ from strategies.label_problems import label_problems, random_inputs, random_prob
 
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate, pegasos
-from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState
+from lmbm_torch.solvers.networks.problems import LabelProblems, NetworkState
 
 
 @given(problems=label_problems(), passes=st.integers(1, 4))

@@ -12,8 +12,7 @@ from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
-from lmbm_torch.solvers.structural.label_margins import LabelMargins
-from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
+from lmbm_torch.solvers.structural.label_vectors import LabelMargins, label_vector_problem
 from lmbm_torch.solvers.structural.smoothing import SmoothedProblem
 
 

@@ -14,9 +14,9 @@ from lmbm_torch.inference import decode
 from lmbm_torch.inference.relaxations import lp_relaxation
 from lmbm_torch.references.structural import enumerated_planes, structural_primal
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.structural import frank_wolfe, task_losses
-from lmbm_torch.solvers.structural.label_vectors import LabelVectorOracle
-from lmbm_torch.solvers.structural.task_losses import TaskLossOracle
+from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural import label_vectors as task_losses
+from lmbm_torch.solvers.structural.label_vectors import LabelVectorOracle, TaskLossOracle
 
 COSTS = np.random.default_rng(9).uniform(0.1, 3, (12, 3))
 CASES = [

@@ -28,8 +28,8 @@ from lmbm_torch.cli import jobs
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.models import ConditionalRBM
-from lmbm_torch.training.callbacks.centring import CentredGradients
 from lmbm_torch.training.callbacks.display import SeededEpochs
+from lmbm_torch.training.callbacks.latent import CentredGradients
 from lmbm_torch.training.runs import fit_and_measure
 
 FEATURE_MEAN = torch.linspace(-1, 1, NUM_FEATURES)

@@ -12,7 +12,7 @@ from torch.nn import Identity
 
 from lmbm_torch.data.corruptions import Flip
 from lmbm_torch.data.images import BinaryImages, restoration
-from lmbm_torch.metrics.pixels import changed_pixel_error
+from lmbm_torch.metrics.classes import changed_pixel_error
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.training.callbacks.latent import (
     ChangedPixels,

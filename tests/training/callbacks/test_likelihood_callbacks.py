@@ -19,7 +19,7 @@ from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.sampling import log_likelihood
 from lmbm_torch.models import RestrictedBoltzmannMachine
-from lmbm_torch.training.callbacks.likelihood import LogLikelihood, SampledImages
+from lmbm_torch.training.callbacks.latent import LogLikelihood, SampledImages
 from lmbm_torch.training.parallel_chains import ParallelChainsModule
 
 NAMES = product(("upper", "lower"), ("", "_error", "_size"))

@@ -9,8 +9,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from lmbm_torch.training.callbacks.display import DependencyHeatmap
-from lmbm_torch.training.callbacks.overviews import CHARTS, MEASURES, Charts, GroupedScalars, Hyperparameters
+from lmbm_torch.training.callbacks.display import (
+    CHARTS,
+    MEASURES,
+    Charts,
+    DependencyHeatmap,
+    GroupedScalars,
+    Hyperparameters,
+)
 
 VALUES = {"C": 0.5, "loss": "lmbm_torch.losses.local_hinge", "num_hidden": None}
 

@@ -1,11 +1,11 @@
 """Calibration of an estimator's probabilities on instances held out in five folds.
 
 ``calibrate="labels"`` fits a scale and a shift for each label's field, ``"scale"`` one scale for all fields;
-see :mod:`lmbm_torch.calibration.scales`. ``"joint"`` adds two scales in equal mixture, so joint
-confidences match the share of right answers; see :mod:`lmbm_torch.calibration.joint`. ``True`` means
-``"joint"`` if label sets can be summed and an instance has all labels, otherwise ``"labels"``. Instances
-count by sample weight, for Boltzmann machines also by the number of known labels. Calibration costs five
-further fits; sums over label sets of 18 to 22 labels take some seconds more.
+``"joint"`` adds two scales in equal mixture, so joint confidences match the share of right answers; see
+:mod:`lmbm_torch.calibration.scales`. ``True`` means ``"joint"`` if label sets can be summed and an instance
+has all labels, otherwise ``"labels"``. Instances count by sample weight, for Boltzmann machines also by the
+number of known labels. Calibration costs five further fits; sums over label sets of 18 to 22 labels take some
+seconds more.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import torch
 from sklearn.utils import get_tags
 from torch import Tensor
 
-from lmbm_torch.calibration.joint import fitted_scales
-from lmbm_torch.calibration.scales import Calibration
+from lmbm_torch.calibration.scales import Calibration, fitted_scales
 from lmbm_torch.estimators.common.base import unfitted
 from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.common.targets import label_tensor

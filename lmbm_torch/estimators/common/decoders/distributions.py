@@ -64,11 +64,7 @@ class NetworkMixture:
     draw_seed: Callable[[], int]
 
     def decode(
-        self,
-        measure: str,
-        known: Tensor | None,
-        rules: Constraints | None,
-        limits: Mapping[str, Any],
+        self, measure: str, known: Tensor | None, rules: Constraints | None, limits: Mapping[str, Any]
     ) -> Decoding:
         """Return the label sets of largest expected measure, ``"exact_match"`` or a key of ``EXPECTED``.
 

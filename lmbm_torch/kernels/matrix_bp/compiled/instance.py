@@ -248,16 +248,7 @@ def _iterate_odds(model, state, messages, first, last, part):
             stop = min(start + tile, columns)
             for j in range(block, end):
                 answer_odds(
-                    told,
-                    weights,
-                    np.uint64(j) * columns,
-                    start,
-                    stop,
-                    own,
-                    one[j],
-                    zero[j],
-                    gathered,
-                    change,
+                    told, weights, np.uint64(j) * columns, start, stop, own, one[j], zero[j], gathered, change
                 )
         if (end - first) % model.rows_per_flush < rows:
             flush(product, total)

@@ -16,13 +16,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.kernels.jit import compiled, compiled_part, fast_part, inlined
-from lmbm_torch.kernels.matrix_bp.compiled.rows import (
-    exp,
-    exponent,
-    log_of_ratio,
-    mantissa,
-    power_of_two,
-)
+from lmbm_torch.kernels.matrix_bp.compiled.rows import exp, exponent, log_of_ratio, mantissa, power_of_two
 from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, Product
 from lmbm_torch.kernels.threads import interruptible, share
 

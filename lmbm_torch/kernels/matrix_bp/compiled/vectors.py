@@ -173,9 +173,7 @@ def _reduction(name: str, start: float):
             operands = [ir.Constant(element, start), args[0]] if floating else [args[0]]
             reduction = f"llvm.vector.reduce.{'f' if floating else ''}{name}.{suffix}"
             function = builder.module.globals.get(reduction) or ir.Function(
-                builder.module,
-                ir.FunctionType(element, [operand.type for operand in operands]),
-                reduction,
+                builder.module, ir.FunctionType(element, [operand.type for operand in operands]), reduction
             )
             return builder.call(function, operands, fastmath=("reassoc",) if floating else ())
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lmbm_torch.solvers import gram as kernels
+from lmbm_torch.solvers import smo
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
-from lmbm_torch.solvers.logistic import newton, smo
-from lmbm_torch.solvers.logistic.problems import MulticlassProblem
+from lmbm_torch.solvers.smo import MulticlassProblem
 
 
 def random_problem(seed, instances=60, classes=4, C=1e4, rank=5, dtype=torch.float64):
@@ -25,12 +25,12 @@ def random_problem(seed, instances=60, classes=4, C=1e4, rank=5, dtype=torch.flo
 
 def test_a_factor_has_the_rank_of_its_kernel_and_no_more():
     problem, features = random_problem(0, rank=7)
-    factor = newton.low_rank_factor(problem.gram, 20)
+    factor = smo.low_rank_factor(problem.gram, 20)
     assert factor is not None
     assert factor.shape == (60, 7)
     torch.testing.assert_close(factor @ factor.mT, features @ features.mT)
-    assert newton.low_rank_factor(problem.gram, 6) is None
-    full = newton.low_rank_factor(PrecomputedGram(kernels.rbf(features, features, 1.0)), 60)
+    assert smo.low_rank_factor(problem.gram, 6) is None
+    full = smo.low_rank_factor(PrecomputedGram(kernels.rbf(features, features, 1.0)), 60)
     assert full is not None
     assert full.shape == (60, 60)
 
@@ -38,7 +38,7 @@ def test_a_factor_has_the_rank_of_its_kernel_and_no_more():
 def test_a_factor_needs_rows_of_the_kernel_alone():
     _, features = random_problem(1, instances=600, rank=3)
     gram = CachedGram(lambda rows, columns: features[rows] @ features[columns].mT, 600, 10 * 600 * 8)
-    factor = newton.low_rank_factor(gram, 10)
+    factor = smo.low_rank_factor(gram, 10)
     assert factor is not None
     torch.testing.assert_close(factor @ factor.mT, features @ features.mT)
 
@@ -46,19 +46,19 @@ def test_a_factor_needs_rows_of_the_kernel_alone():
 def test_no_dimension_is_too_few():
     problem, _ = random_problem(2)
     nothing = PrecomputedGram(torch.zeros(60, 60, dtype=torch.float64))
-    factor = newton.low_rank_factor(nothing, 5)
+    factor = smo.low_rank_factor(nothing, 5)
     assert factor is not None
     assert factor.shape == (60, 0)
-    found = newton.maximise(factor, problem.targets, problem.upper)
+    found = smo.maximise(factor, problem.targets, problem.upper)
     torch.testing.assert_close(found, torch.full_like(found, 0.25))
 
 
 @pytest.mark.parametrize("C", [1.0, 1e3, 1e6])
 def test_what_it_finds_is_the_optimum(C):
     problem, features = random_problem(3, C=C)
-    factor = newton.low_rank_factor(problem.gram, 20)
+    factor = smo.low_rank_factor(problem.gram, 20)
     assert factor is not None
-    found = smo.init(problem, newton.maximise(factor, problem.targets, problem.upper))
+    found = smo.init(problem, smo.maximise(factor, problem.targets, problem.upper))
     assert found.gap <= 1e-9
     assert _gradient(problem, features, features.mT @ found.coef) <= 1e-5 * _gradient(
         problem, features, torch.zeros(5, 4, dtype=torch.float64)
@@ -85,7 +85,7 @@ def test_a_run_that_crawls_is_finished():
 
 def test_a_kernel_of_full_rank_that_is_too_large_goes_on_as_before(monkeypatch):
     problem, _ = random_problem(5, C=30.0)
-    monkeypatch.setattr(newton, "MOST_WORK", 1.0)
+    monkeypatch.setattr(smo, "MOST_WORK", 1.0)
     crawling = smo.update(problem, smo.init(problem), num_iters=smo.NEWTON_AFTER)
     assert smo.finish(problem, crawling) is crawling
     assert run(smo, problem, tol=1e-6).num_iters > smo.NEWTON_AFTER
@@ -114,5 +114,5 @@ def test_weights_that_hide_the_penalty_in_round_off_are_no_obstacle(size):
     upper = torch.full((6,), 1e4, dtype=torch.float64)
     # The same kernel from collinear columns, whose Hessian is singular but for the penalty.
     several = column * torch.tensor([1 / 3, 2 / 3, 2 / 3], dtype=torch.float64)
-    found = newton.maximise(several, targets, upper)
-    torch.testing.assert_close(found, newton.maximise(column, targets, upper), rtol=1e-4, atol=1e-6)
+    found = smo.maximise(several, targets, upper)
+    torch.testing.assert_close(found, smo.maximise(column, targets, upper), rtol=1e-4, atol=1e-6)

@@ -1,1 +1,0 @@
-"""Classifiers of a single label with many classes."""
