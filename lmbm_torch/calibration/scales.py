@@ -1,6 +1,6 @@
 """Calibrated probabilities of labels: scales for the log-potentials of a large-margin model.
 
-Training with the hinge asks for margins of γ, whatever the share of errors is. Therefore the fields of a
+Training with the hinge loss asks for margins of γ, however many errors there are. Therefore the fields of a
 trained model are too small or too large for probabilities, even if the decoded labels are good. Either each
 label's field gets a scale and a shift (Platt 1999), or all fields get one scale, an inverse temperature. Both
 maximise the likelihood of held-out instances.
@@ -41,17 +41,17 @@ from lmbm_torch.shapes import Bool, Float
 with naming_extras():
     from scipy.optimize import minimize, minimize_scalar
 
-# The range of the logarithm of a scale, and its prior standard deviation, which is needed because on a few
-# separable instances the likelihood has no maximum.
+# The range and the prior standard deviation of the logarithm of a scale. A prior is needed because the
+# likelihood of separable instances has no maximum.
 _RANGE, _SPREAD = (-5.0, 7.0), 1.0
-# Largest number of labels of a Boltzmann machine whose label sets are enumerated, some hundred times; the
-# second number is for couplings that all instances share. Then the largest number of enumerated label sets.
+# Largest number of labels of a Boltzmann machine for calibration by enumerating all label sets; the second
+# number is for couplings that all instances share.
 MAX_ENUMERATED_LABELS, MAX_SHARED_LABELS = 10, 18
 MAX_LABELLINGS = 2**30
 MAX_NEWTON_STEPS = 100
 # Largest change of relative scales and of shifts at which Newton's method ends.
 NEWTON_TOLERANCE = 1e-6
-# Relative decrease at which the optimisation for Boltzmann machines ends; their likelihood takes long.
+# Relative decrease of the loss at which the optimisation for Boltzmann machines ends; each step takes long.
 LIKELIHOOD_TOLERANCE = 1e-7
 
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
@@ -61,14 +61,14 @@ Weights = Sequence[Float[Tensor, " batch"]] | None
 """Weights of instances, at least 0 and not all 0; only their ratios count. None for equal weights."""
 
 
-# Factors on the log-potentials to try, from .38 to 6.3, also 1; a finer grid would not change likelihoods.
+# Factors on the log-potentials to try, from .38 to 6.3; a finer grid would not increase the likelihood.
 FACTORS = tuple(1.13**power for power in range(-8, 16))
 # Largest number of labels of a Boltzmann machine with shared couplings whose label sets are enumerated.
 MAX_JOINT_LABELS = 22
-# Weight of the exact match, in observations; a weight of 1 leaves confidences too far from the exact match.
+# How many observations the exact match counts as; as one observation it would change confidences too little.
 SHARE_WEIGHT = 10.0
-# Prior standard deviations: of changes of each label's relative scale and shift, and of a factor's logarithm.
-# With larger values single instances would decide about labels that are nearly always the same.
+# Prior standard deviations: of the changes of each label's scale and shift, and of the logarithm of a factor.
+# With larger values, single instances would determine the scale of a label that is nearly constant.
 SPREAD, FACTOR_SPREAD = 0.1, 1.0
 # Relative decrease of the objective at which the optimisation ends.
 TOLERANCE = 1e-6
@@ -224,7 +224,7 @@ def sums_labellings(energy: AnEnergy, most_shared: int = MAX_SHARED_LABELS) -> b
 
 
 def few(part: Instances, num_parts: int) -> Instances:
-    """Return the first instances of a part, as many as time allows, on the CPU, where sums are fastest."""
+    """Return the first instances of a part on the CPU, so few that the calibration takes little time."""
     return part.select(slice(max(1, (MAX_LABELLINGS >> part.energy.num_labels) // num_parts))).to("cpu")
 
 
@@ -259,7 +259,7 @@ def label_scales(held_out: HeldOut, weights: Weights = None) -> Calibration:
 
 
 def _scales_apart(margins: Sequence[Margins], common: Calibration) -> Calibration:
-    """Return the scales of a belief network: for each label two variables are found by Newton's method."""
+    """Return the scales of a belief network; Newton's method finds the scale and the shift of each label."""
     theta = torch.stack([torch.ones_like(common.scale), torch.zeros_like(common.shift)])
     step_size = torch.ones_like(common.shift)
     here = _Quadratic.of(margins, common, theta)
@@ -324,7 +324,7 @@ class _Quadratic:
 
 
 def _scales_together(loss: Callable[[Calibration], Tensor], common: Calibration) -> Calibration:
-    """Return the scales of a Boltzmann machine, found together: all labels share the scale of couplings."""
+    """Optimise all scales of a Boltzmann machine jointly, because the labels share the couplings' scale."""
     num_labels = len(common.scale)
 
     def calibration(flat: Tensor) -> Calibration:
@@ -368,13 +368,13 @@ def _loss(parts: Sequence[Instances]) -> Callable[[Calibration], Tensor]:
 
 
 def _apart(part: Instances) -> list[Instances]:
-    """Split a part into instances without missing labels, whose likelihood is a single sum, and others."""
+    """Split a part into instances without missing labels and instances with missing labels."""
     missing = part.labels.isnan().any(1)
     return [part.select(rows.nonzero(as_tuple=True)[0]) for rows in (~missing, missing) if rows.any()]
 
 
 def _margins(part: Instances) -> Margins:
-    """Return the local margins; a missing label has no margin, and as a parent it gets a predicted value."""
+    """Return the local margins; a missing label has no margin, and a missing parent is predicted."""
     labels, observed = completed(part.energy, part.labels)
     return Margins.of(part.energy, labels, observed * part.weight[:, None])
 
@@ -447,7 +447,7 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor], weights: Weights 
             f'between instances), got {first.num_labels} labels; expected another value, such as "labels"'
         )
     if not _has_complete(held_out, weights):
-        raise ValueError("labels: expected instances without missing labels for calibration, got none")
+        raise ValueError("labels: expected instances without missing labels to calibrate, got no such one")
     alone, parts = label_scales(held_out, weights), list(_parts(held_out, answers, weights))
     right = Right(torch.cat([part.right for part in parts]), torch.cat([part.weight for part in parts]))
     with torch.no_grad():
@@ -628,7 +628,7 @@ def two_factors(
 
 
 def _together(start: Calibration, parts: Sequence[_Part], right: Right) -> Calibration:
-    """Optimise scales, shifts and factors together, from a start where each was optimised by itself."""
+    """Optimise scales, shifts and factors jointly, starting from separately optimised values."""
     num_labels = len(start.scale)
 
     def calibration(flat: Tensor) -> Calibration:

@@ -1,10 +1,10 @@
-"""Compare every family of models and the usual peers on one multi-label set.
+"""Compare all families of models and well-known other methods on a multi-label data set.
 
 lmbm compare data=scene
 
-Each method gets the same number of settings to choose from, by cross-validation on the training part of each
-of several splits. Written are table.csv, table.md and table.png, which `make keep RUN=runs/compare/scene`
-copies to results/compare_scene.*. Trials of an earlier call with the same settings are not computed again.
+Each method chooses from the same number of settings, by cross-validation on the training part of each of
+several splits. The command writes table.csv, table.md and table.png, which `make keep RUN=runs/compare/scene`
+copies to results/compare_scene.*. Trials of an earlier call with equal settings are not repeated.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from lmbm_torch.extras import naming_extras
 if TYPE_CHECKING:
     from lmbm_torch.data import MultilabelData
 
-# Seconds that a scheduler has to answer.
+# Seconds after which a scheduler of Dask that does not answer is given up.
 PATIENCE = 10
-# Data sets read from files of the user.
+# Values of ``data`` that read a file of the user.
 OF_FILES = ("table", "svmlight", "arff", "npz")
 
 
@@ -38,10 +38,9 @@ def main(config: DictConfig) -> None:
 
 
 def _run(config: DictConfig) -> None:
-    # Sequences are refused below, for a better reason than a missing path.
+    # Data of sequences are refused below, with a better message than that of a missing path.
     if config.data._target_ != "lmbm_torch.data.read_conll":
         check_files(config, config.keys())
-    # At use: mistakes on the command line are reported before.
     from rich.console import Console
 
     from lmbm_torch.cli.typed import Comparison, check_types
@@ -64,7 +63,7 @@ def _run(config: DictConfig) -> None:
 
 
 def _title(config: DictConfig) -> str:
-    """Return the name of the data in the configuration, with the name of the user's own file, if any."""
+    """Return the name of the data in the configuration, with the name of the user's file if there is one."""
     from hydra.core.hydra_config import HydraConfig
 
     chosen = HydraConfig.get().runtime.choices["data"]
@@ -75,7 +74,7 @@ def _title(config: DictConfig) -> str:
 
 
 def _data(config: DictConfig) -> MultilabelData:
-    """Return the data set of the configuration, unscaled: each method chooses a scaling.
+    """Return the data set of the configuration without scaling, because each method chooses a scaling.
 
     Raises:
         ValueError: the data are sequences.
@@ -84,13 +83,13 @@ def _data(config: DictConfig) -> MultilabelData:
 
     from lmbm_torch.data import SequenceData
 
-    # Refused before anything is read: no method can use sequences.
+    # Data of sequences are refused before they are read, because no method can use sequences.
     made = getattr(get_object(config._target_), "__annotations__", {}).get("return")
     if made in (SequenceData, SequenceData.__name__):
         raise ValueError(
             "data: expected a table of instances with labels, such as data=table or data=scene, got the "
-            f"sequences of {config._target_}, whose models are measured one by one: `lmbm train "
-            "estimator=crf` (m3n, hmm, memm)"
+            f"sequences of {config._target_}; measure models of sequences one by one with `lmbm train "
+            "estimator=crf` (or m3n, hmm, memm)"
         )
     if "data" in config:
         return instantiate(config.data)
@@ -100,10 +99,10 @@ def _data(config: DictConfig) -> MultilabelData:
 
 @contextmanager
 def on_cluster(address: str | None) -> Iterator[None]:
-    """Run the body on a Dask cluster's workers, with ``address=None`` on this machine.
+    """Run the body on the workers of a Dask cluster; on this computer if ``address`` is None.
 
     Args:
-        address: of the scheduler, such as ``tcp://localhost:8786``.
+        address: address of the scheduler, for example ``tcp://localhost:8786``.
 
     Raises:
         ValueError: no scheduler answers at the address.

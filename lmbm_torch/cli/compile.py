@@ -1,10 +1,10 @@
-"""Compile the kernels beforehand, once: after an installation, or while an image is built.
+"""Compile all kernels in advance: after an installation, or in the build of a container image.
 
 lmbm compile              # as many processes as cores
 lmbm compile --jobs 1
 
-Otherwise the first call that needs a kernel compiles it, for seconds. Code is kept beside the package, where
-that can be written, else in the user's cache folder, or in the folder that NUMBA_CACHE_DIR names.
+Without the command, the first call of each kernel takes some seconds for the compilation. Code is kept in the
+folder that NUMBA_CACHE_DIR names; else in the package's folder if writable, or in the user's cache.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from multiprocessing import get_context
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make every first call, each in a worker process, and keep the compiled code for later processes."""
+    """Run all calls of ``first_calls`` in worker processes, and keep the compiled code for later use."""
     parser = argparse.ArgumentParser(
         prog="lmbm compile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: the cores)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: all cores)")
     options = parser.parse_args(arguments)
     if options.jobs < 1:
-        parser.error(f"--jobs: expected a positive number, got {options.jobs}")
+        parser.error(f"--jobs: expected a number of at least 1, got {options.jobs}")
     if find_spec("numba") is None:
-        parser.error('numba is not installed: pip install "lmbm-torch[fast]" installs it')
-    # At use: mistakes on the command line are reported before.
+        parser.error('expected numba, which is not installed: run pip install "lmbm-torch[fast]"')
     from rich.progress import track
 
     from lmbm_torch.cli.first_calls import FIRST_CALLS, call

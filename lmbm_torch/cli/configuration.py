@@ -1,4 +1,4 @@
-"""The configuration for Hydra, and refusals in one sentence instead of a traceback."""
+"""The configuration of Hydra, and errors as one sentence instead of a traceback."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _FOLDER = _PACKAGE / "conf"
 CONFIGURATION = str(_FOLDER if _FOLDER.is_dir() else _PACKAGE.parent / "conf")
 
 REFUSED = ValueError, TypeError, OSError, ArithmeticError, ModuleNotFoundError
-# Files of callbacks that are complete by themselves, each with the files that the file includes.
+# Configurations of callbacks that are complete, each with all configurations that it includes.
 WHOLE = {"default": ("default",), "images": ("default", "images"), "samples": ("default", "samples")}
 
 
 @contextmanager
 def in_a_sentence(command: str) -> Iterator[None]:
-    """Report a refusal in the body in one sentence, and exit with status 1.
+    """Print an error of the body as one sentence, and exit with status 1.
 
-    ``HYDRA_FULL_ERROR=1`` shows the traceback. A failing job of a sweep with a
-    :class:`~lmbm_torch.cli.sweeps.Summary` ends without an exception, whatever is raised, and the next jobs
-    run; jobs of other sweeps raise errors unchanged.
+    ``HYDRA_FULL_ERROR=1`` shows the traceback. If a job of a sweep with a
+    :class:`~lmbm_torch.cli.sweeps.Summary` fails, the exception is not raised, and the next jobs run; jobs of
+    further sweeps raise errors unchanged.
     """
     try:
         yield
@@ -49,23 +49,21 @@ def in_a_sentence(command: str) -> Iterator[None]:
     if not (is_job and "summary" in hydra.callbacks):
         if is_whole or is_job:
             raise raised
-        print(
-            f"lmbm {command}: {raised}\nHYDRA_FULL_ERROR=1 before the command shows where.", file=sys.stderr
-        )
+        print(f"lmbm {command}: {raised}\nSet HYDRA_FULL_ERROR=1 to see the traceback.", file=sys.stderr)
         sys.exit(1)
     if is_whole:
         traceback.print_exception(raised)
     print(f"lmbm {command}, job {hydra.job.num}: {raised}", file=sys.stderr)
-    # Hydra makes the folder before the job begins.
+    # Remove the job's folder, which Hydra makes before the job begins, if it is empty.
     with suppress(OSError):
         Path(hydra.runtime.output_dir).rmdir()
 
 
 def check_callbacks(config: DictConfig) -> None:
-    """Raise ValueError for settings of callbacks missing from the chosen files of callbacks."""
+    """Raise ValueError for settings of callbacks that the chosen configurations do not include."""
     hydra = HydraConfig.get()
     asked = [each.partition("=")[2] for each in hydra.overrides.task if each.startswith("callbacks=")]
-    # Hydra does not record a choice of several files.
+    # A choice of several configurations is only in the overrides, because Hydra does not record it.
     chosen = asked[-1] if asked else hydra.runtime.choices.get("callbacks")
     nodes = dict(config.get("callbacks") or {})
     absent = [name for name, node in nodes.items() if isinstance(node, DictConfig) and "_target_" not in node]
@@ -77,6 +75,6 @@ def check_callbacks(config: DictConfig) -> None:
         held = {key for part in parts for key in OmegaConf.load(folder / f"{part}.yaml")}
         if held.issuperset(absent):
             raise ValueError(
-                f"callbacks: expected those that have settings ({', '.join(absent)}), got {chosen} without "
-                f"them: write 'callbacks=[{','.join([name, *added])}]'"
+                f"callbacks: expected all callbacks with settings ({', '.join(absent)}), got only {chosen}; "
+                f"write 'callbacks=[{','.join([name, *added])}]'"
             )

@@ -1,4 +1,4 @@
-"""The command ``lmbm``, which runs the command in the first argument."""
+"""The command ``lmbm``; the first argument is the name of the command to run."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ HELP = "\n".join(
 def main() -> None:
     """Run the command in the arguments of the process, as ``python -m`` would run the module.
 
-    The command ends with status 1 where nobody reads the output any more, as behind ``| head``.
+    If the output is closed early, for instance by ``| head``, the command ends with status 1.
     """
     try:
         try:
             _run()
         finally:
             sys.stdout.flush()
-            # The process ends: a last look through the objects of all modules would take half a second.
+            # The process ends now: without freeze, a last garbage collection would take half a second.
             gc.freeze()
     except BrokenPipeError:
-        # Else Python writes the rest when it ends, and reports the error.
+        # Redirect the output; otherwise Python would write the rest at the exit, and report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
@@ -60,7 +60,7 @@ def _run() -> None:
     else:
         del sys.argv[1]
         try:
-            # As a main module, from which Lightning can start further processes.
+            # The command runs as the main module, so that Lightning can start further processes.
             with naming_extras():
                 runpy.run_module(f"{__package__}.{command}", run_name="__main__", alter_sys=True)
         except ModuleNotFoundError as error:

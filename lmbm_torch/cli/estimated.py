@@ -1,4 +1,4 @@
-"""Runs of ``lmbm train estimator=…``: a scikit-learn class of this library, fitted to configured data."""
+"""Runs of ``lmbm train estimator=…``, which fit an estimator of this library to configured data."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.training import runs
 
-# Keys without effect on an estimator.
+# Configuration keys that have no effect on estimators.
 OF_EPOCHS = ("model", "ordering", "inference", "loss", "training", "trainer", "callbacks", "logger")
-# Keys that only some estimators take.
+# Configuration keys that only some estimators use.
 SETTINGS = ("C", "margin", "coupling_penalty")
-# Fitted attributes, and their names in metrics.json.
+# Names of fitted attributes, and the names of their values in metrics.json.
 REPORTED = {
     "objective_": "fit/objective",
     "duality_gap_": "fit/gap",
@@ -40,14 +40,14 @@ REPORTED = {
 
 
 def start(config: DictConfig, overrides: Sequence[str] = ()) -> dict[str, float]:
-    """Fit in the new directory ``paths.run``; print, store and return the metrics.
+    """Fit an estimator; print, store (in the new directory ``paths.run``) and return the metrics.
 
     Args:
-        overrides: of the command line; overrides without effect on an estimator are refused.
+        overrides: overrides of the command line; overrides that do not affect the estimator are refused.
 
     Raises:
-        ValueError: such an override, a key of the wrong type, a directory that is not empty, or data of a
-            kind that the estimator refuses.
+        ValueError: an override has no effect, a key has a wrong type, the directory is not empty, or the
+            estimator refuses the data.
     """
     _check_overrides(overrides, str(OmegaConf.to_container(config.estimator)))
     kept_alone = OmegaConf.masked_copy(config, [*Estimation.__annotations__])
@@ -61,27 +61,26 @@ def start(config: DictConfig, overrides: Sequence[str] = ()) -> dict[str, float]
 
 
 def _check_overrides(overrides: Sequence[str], estimator: str) -> None:
-    """Raise ValueError if an override would be without effect.
+    """Raise ValueError if an override would have no effect.
 
     Args:
-        estimator: the node of the estimator, unresolved.
+        estimator: the configuration node of the estimator, unresolved.
     """
     unused = [each for each in overrides if each.lstrip("+~").split("=")[0].split(".")[0] in OF_EPOCHS]
     if unused:
         raise ValueError(
-            f"estimator: expected no override of {', '.join(OF_EPOCHS)}, since it is fitted as a whole and "
-            f"{METRICS} has all that there is to log (training=dual, gradient, latent or pcd in its place "
-            f"trains by epochs), got {', '.join(unused)}"
+            f"estimator: expected no override of {', '.join(OF_EPOCHS)}, got {', '.join(unused)}; to train "
+            "by epochs, replace estimator= by training=dual, gradient, latent or pcd"
         )
     for each in overrides:
         name = each.partition("=")[0]
         if name == "C" and "'Cs'" in estimator:
             raise ValueError(
-                f"C: expected none where cross-validation chooses it, got {each}; estimator.Cs has its values"
+                f"C: expected no value, because cross-validation chooses C, got {each}; set estimator.Cs"
             )
         if name in SETTINGS and f"${{{name}}}" not in estimator:
             raise ValueError(
-                f"{name}: expected none, since this estimator takes estimator.{name}, if at all, got {each}"
+                f"{name}: expected no value for this estimator, got {each}; try estimator.{name} instead"
             )
 
 
@@ -115,10 +114,10 @@ def _fit_to_labels(
 
 
 def _take_rules(estimator: Any, rules: Constraints) -> None:
-    """Set the rules of a file as constraints of an estimator, for training and for predictions.
+    """Set the rules of a file as constraints of an estimator, for training and predictions.
 
     Raises:
-        ValueError: an estimator that takes no constraints, or has some.
+        ValueError: the estimator takes no constraints, or already has constraints.
     """
     if estimator.get_params(deep=False).get("constraints", rules) is not None:
         kind = type(estimator).__name__
@@ -130,7 +129,7 @@ def _fit_to_sequences(
     directory: Path, rules: str | None, estimator: Any, data: SequenceData
 ) -> dict[str, float]:
     if rules is not None:
-        raise ValueError(f"rules: expected none for sequences, got {rules}")
+        raise ValueError(f"rules: expected no rules, because the data are sequences, got {rules}")
     print_line(described(data))
     fitted = Predictor.fit_sequences(estimator, data, TRAIN)
     metrics = reported(estimator)
@@ -142,7 +141,7 @@ def _fit_to_sequences(
 
 
 def _chosen(estimator: Any) -> dict[str, float]:
-    """Return the chosen C and the mean score, and print all scores; nothing without cross-validation."""
+    """Print the scores of a cross-validation; return the chosen C and the mean score, if there are any."""
     if not hasattr(estimator, "Cs_"):
         return {}
     scores = estimator.scores_.mean(0)
@@ -152,7 +151,7 @@ def _chosen(estimator: Any) -> dict[str, float]:
 
 
 def reported(estimator: Any) -> dict[str, float]:
-    """Return numbers of the training from fitted attributes of an estimator."""
+    """Return numbers about the training from fitted attributes of an estimator."""
     found = {name: getattr(estimator, attribute, None) for attribute, name in REPORTED.items()}
-    # The objective of a conditional RBM is a text.
+    # Attributes that are texts, such as the objective of a conditional RBM, are left out.
     return {name: float(value) for name, value in found.items() if not isinstance(value, str | None)}

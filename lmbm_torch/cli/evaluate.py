@@ -1,6 +1,6 @@
 """Metrics of a trained model on labelled rows.
 
-A run decodes as in training: the test metrics are the same as in metrics.json.
+For a run, the decoder of the training is used: the test metrics are equal to the metrics in metrics.json.
 
 lmbm evaluate runs/…/                 # on the test part of the run's own data
 lmbm evaluate runs/…/ data.csv        # on other labelled rows
@@ -26,10 +26,9 @@ from lmbm_torch.cli.options import (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read a model and labelled rows, decode, and print the metrics."""
     parser = file_parser("evaluate", __doc__, nargs="?")
-    parser.add_argument("--output", type=Path, help="a JSON file to write the metrics to as well")
+    parser.add_argument("--output", type=Path, help="a JSON file to which the metrics are also written")
     options = parse(parser, arguments)
     check_files(parser, options)
-    # At use: mistakes on the command line are reported before.
     from lmbm_torch.cli.showing import print_measured, print_metrics
     from lmbm_torch.files import write_metrics
     from lmbm_torch.prediction import answers, reading

@@ -1,4 +1,4 @@
-"""Calls on small problems that compile the kernels; a further model family is a row of a table."""
+"""Calls with small problems that compile all kernels; a new model family needs a row in ``FIRST_CALLS``."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from lmbm_torch.solvers.chains import exponentiated_gradient
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 
-# Enough labels for a search in place of an enumeration.
+# Number of labels in the calls; with fewer labels, labellings would be enumerated instead of searched.
 LABELS = 6
 
 
 def call(name: str) -> int:
-    """Make a call of ``FIRST_CALLS``; return the number of functions compiled for the call."""
-    # Silence notices of long calls.
+    """Run a call of ``FIRST_CALLS``; return the number of functions that were compiled for the call."""
+    # Hide messages about long calls.
     logging.getLogger("lmbm_torch").setLevel(logging.ERROR)
     before = num_compiled()
     with warnings.catch_warnings():
@@ -44,7 +44,7 @@ def call(name: str) -> int:
 
 
 def instances(form: str, rows: int = 40) -> tuple[Any, np.ndarray]:
-    """Return features in a form of ``FORMS``, sparse enough for CSR to stay CSR, and labels."""
+    """Return labels, and features in a form of ``FORMS``, so sparse that CSR features stay CSR."""
     random = np.random.default_rng(0)
     X = random.standard_normal((rows, 8)) * (random.random((rows, 8)) < 0.25)
     return FORMS[form](X), (X @ random.standard_normal((8, LABELS)) > 0).astype(int)
@@ -59,7 +59,7 @@ FORMS: dict[str, Callable[[np.ndarray], Any]] = {
 
 
 def fit(estimator: Any, form: str, rows: int = 40) -> None:
-    """Train an estimator and decode by it."""
+    """Train an estimator on small data, and predict."""
     X, Y = instances(form, rows)
     estimator.fit(X, Y)
     estimator.predict(X)
@@ -69,14 +69,14 @@ def fit(estimator: Any, form: str, rows: int = 40) -> None:
 
 
 def fit_classes(estimator: Any) -> None:
-    """Train on classes, and predict classes."""
+    """Train an estimator of classes on small data, and predict."""
     X, Y = instances("dense")
     estimator.fit(X, Y[:, 0])
     estimator.predict(X)
 
 
 def fit_chains(estimator: Any) -> None:
-    """Train chains of two instances each, and decode by them."""
+    """Train an estimator of chains on chains of length 2, and predict."""
     X, Y = instances("dense")
     sequences = [X[row : row + 2] for row in range(0, X.shape[0], 2)]
     estimator.fit(sequences, [Y[row : row + 2, 0] for row in range(0, len(Y), 2)])
@@ -84,7 +84,7 @@ def fit_chains(estimator: Any) -> None:
 
 
 def smooth_chains() -> None:
-    """Compute gradients of chains with transitions near and far apart."""
+    """Compute gradients of chains with similar, and of chains with very different transition weights."""
     X, Y = instances("dense")
     problem = LikelihoodProblem(X, Y[:, 0], np.arange(0, len(X) + 1, 2), 2)
     for scale in (1.0, 1e3):
@@ -92,14 +92,14 @@ def smooth_chains() -> None:
 
 
 def climb_chains() -> None:
-    """Update the chains of :func:`fit_chains` by exponentiated gradients."""
+    """Run the exponentiated-gradient solver on the chains of :func:`fit_chains`."""
     X, Y = instances("dense")
     problem = ChainKernelProblem(1 + X @ X.T, Y[:, 0], np.arange(0, len(X) + 1, 2), 2)
     exponentiated_gradient.update(problem, exponentiated_gradient.init(problem), num_iters=2)
 
 
 def search(dtype: torch.dtype) -> None:
-    """Decode Boltzmann machines and belief networks, with shared couplings, own couplings, and rules."""
+    """Decode Boltzmann machines and belief networks: with shared or own couplings, and under rules."""
     generator = torch.Generator().manual_seed(0)
     many = torch.randn(few_parents.LABELS, few_parents.LABELS, generator=generator, dtype=dtype, device="cpu")
     banded = DirectedEnergy(many[:3], many.tril(-1).triu(-3), torch.arange(len(many), device="cpu"))
@@ -138,7 +138,7 @@ def search(dtype: torch.dtype) -> None:
 
 
 def propagate(dtype: torch.dtype) -> None:
-    """Run belief propagation on restricted Boltzmann machines, by both kernels."""
+    """Run both kernels of belief propagation on restricted Boltzmann machines."""
     generator = torch.Generator().manual_seed(0)
     for batch, visible, hidden in ((40, 6, 4), (2, 70, 40)):
         shapes = ((batch, visible), (batch, hidden), (visible, hidden))
@@ -149,12 +149,12 @@ def propagate(dtype: torch.dtype) -> None:
             routine(energy, num_iters=2)
     few = energy.select(slice(0, 2))
     exact.log_partition(BipartiteEnergy(few.visible[:, :6], few.hidden[:, :4], few.coupling[:6, :4]))
-    # Numbers of units that fill vector registers.
+    # Compile also the variant for numbers of units that fill whole vector registers.
     exact.marginals(BipartiteEnergy(few.hidden[:, :6], few.visible, few.coupling.mT[:6]))
 
 
 def sweep_graphs() -> None:
-    """Run the sweeps over a graph of tables: bounds, labellings, messages and the mean field."""
+    """Run all algorithms for factor graphs: bounds, labellings, messages and mean field."""
     generator = torch.Generator().manual_seed(0)
     edges = torch.tensor([[0, 1], [1, 2], [2, 0]], device="cpu")
     unary = torch.randn(1, 3, 3, generator=generator, device="cpu", dtype=torch.float64)
@@ -195,7 +195,7 @@ FIRST_CALLS: dict[str, Callable[[], None]] = {
         for name, (estimator, forms) in ESTIMATORS.items()
         for form in forms
     },
-    # Enough instances for sweeps over all labels at once.
+    # With this many instances, the solver updates all labels together.
     **{
         f"networks of many instances, {form}": partial(
             fit, estimators.LMSBNClassifier(random_state=0), form, 30_000

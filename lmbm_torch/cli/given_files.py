@@ -1,4 +1,4 @@
-"""Checks of the files, columns and labels that a command line names, before heavy imports."""
+"""Checks of the files, columns and labels that a command line names, before slow imports."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from lmbm_torch.files import reading
 from lmbm_torch.incoming import ending
 
 TABLE = "lmbm_torch.data.datamodule.serve_table"
-# Keys of files in the groups ``data``.
+# Keys of the group ``data`` whose values are files.
 FILES = ("train", "test", "path", "data.path")
-# Options of a table that name columns.
+# Options for tables whose values are names of columns.
 COLUMNS = ("labels", "ignore", "categorical", "text", "image", "id_columns", "groups")
-# Bytes up to which the labels of a file are read twice, in about half a second.
+# Largest size in bytes of a file whose labels are also checked here, which takes about half a second.
 MOST_BYTES = 2**23
 # Options in messages of readers, outside quotes.
 _OPTIONS = re.compile(r"(?<![\w.'])(label_\w+|odd_numbers|categorical|uncertain)(?![\w'])")
 
 
 def check_files(config: DictConfig, groups: Collection[Any] = ()) -> None:
-    """Raise ValueError with all faults of the files that a configuration names, by the keys of the user.
+    """Raise ValueError with all faults of the files in a configuration; the message names the keys.
 
-    Of a table the columns and labels are checked, too; torch is not imported.
+    In a table, the columns and the labels are checked, too; torch is not imported.
 
     Args:
         groups: of keys that need a value; missing values (``???``) are faults, too.
@@ -70,7 +70,7 @@ def _faults_of_table(options: Any) -> Iterator[str]:
     chosen: dict[str, list[str]] = {}
     for key in COLUMNS:
         patterns = options.get(key)
-        # Other types are refused with the types of all keys.
+        # A value of a wrong type is skipped here, because the check of types refuses it later.
         several = [patterns] if isinstance(patterns, str) else patterns
         for pattern in several if isinstance(several, list) else ():
             try:
@@ -123,7 +123,7 @@ def _faults_of_labels(tables: Mapping[str, Any], labels: list[str], options: Any
 def _columns(path: str, options: Any) -> dict[str, Any]:
     """Return the columns of a table by name, numbers or texts; without rows for a large file."""
     with reading(path, *delimited.DAMAGE) as file, warnings.catch_warnings():
-        # Warnings come when the file is read.
+        # Warnings are given later, when the file is read for training.
         warnings.simplefilter("ignore")
         is_small, kind = file.stat().st_size <= MOST_BYTES, ending(file)
         if kind not in delimited.ENDINGS:

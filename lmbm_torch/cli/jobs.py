@@ -26,30 +26,30 @@ from lmbm_torch.training.structured import StructuredModule
 
 
 def start(config: DictConfig) -> dict[str, float]:
-    """Train in the new directory ``paths.run``; print, store and return the metrics.
+    """Train a model; print, store (in the new directory ``paths.run``) and return the metrics.
 
     Raises:
-        ValueError: a value of the wrong type in the configuration; a directory that is not empty, or that
-            another run takes at the same time.
+        ValueError: a value in the configuration has a wrong type; or the directory is not empty, or another
+            run uses it at the same time.
     """
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
     check_types(resolved, Training)
     if is_follower(config.trainer):
-        # The first process has claimed the directory of the run.
+        # Other processes do not prepare the directory of the run, because the first process has done so.
         return _complete(Path(config.paths.run), *build(config))
     with runs.claimed(config.paths.run, OmegaConf.to_yaml(config, resolve=True)) as directory:
         parts = build(config)
         runs.check_measurable(parts[2])
         if isinstance(parts[2].data, MultilabelData):
             parts[2].data.check_certain()
-            # Data on disk are not read for this check.
+            # Check the labels, except for data on disk, which would be read as a whole.
             parts[1].check_labels(parts[2].train_set)
         _check_sweep(parts[0])
         classes = runs.classes_of(parts[2].data)
         if config.rules is not None or classes:
             runs.keep_rules(directory, config.rules, parts[2].label_names, classes)
-            # A decoder without rules is refused now, not after the training.
+            # Apply the rules once, so that a decoder that takes no rules is refused before the training.
             with runs.obeying(directory, parts[1]):
                 pass
     if isinstance(parts[2].data, MultilabelData):
@@ -65,16 +65,16 @@ def resume(path: str, trust: Sequence[str] = ()) -> dict[str, float]:
         trust: see :class:`~lmbm_torch.persistence.trusted.SavedConfiguration`.
 
     Raises:
-        ValueError: no run directory, a complete run, or a configuration with untrusted names.
+        ValueError: there is no run directory, the run is complete, or the configuration has untrusted names.
     """
     directory = runs.interrupted_directory(path)
     configured = SavedConfiguration.read(directory, trust)
     if configured.get("estimator") is not None:
         raise ValueError(
-            f"resume: expected a run that trains by epochs, got that of an estimator in {directory}, which "
-            "leaves no checkpoint: train it anew"
+            f"resume: expected a run that trains by epochs, got the run of an estimator in {directory}, "
+            "which has no checkpoint; start a new run instead"
         )
-    # The directory may have been moved, or named relative to another one.
+    # Replace the old path of the run everywhere, because the directory may have been moved.
     old = configured.get("paths", "run")
     if not isinstance(old, str):
         raise ValueError(f"resume: expected paths.run in {directory / runs.CONFIG}, got {old!r}")
@@ -89,7 +89,7 @@ def resume(path: str, trust: Sequence[str] = ()) -> dict[str, float]:
 
 
 def _replaced(node: Any, old: str, new: str) -> Any:
-    """Return the same tree with ``new`` wherever ``old`` stands."""
+    """Return the same tree with every ``old`` replaced by ``new``."""
     if isinstance(node, dict):
         return {key: _replaced(value, old, new) for key, value in node.items()}
     if isinstance(node, list):
@@ -107,11 +107,11 @@ def _print_left_out(config: DictConfig, data: MultilabelDataModule) -> None:
 
 
 def _check_sweep(trainer: Trainer) -> None:
-    """Refuse a job of a sweep that would start further processes, by the command line of the sweep."""
+    """Raise ValueError if a job of a sweep would start further processes, which would repeat the sweep."""
     if starts_others(trainer) and HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise ValueError(
-            f"trainer: expected one process in a job of a sweep on this machine, got {trainer.world_size}; "
-            "hydra/launcher=slurm starts the processes of each job, or train one job after the other"
+            "trainer: expected a single process for each job of a sweep on this computer, got "
+            f"{trainer.world_size}; use hydra/launcher=slurm, or train the jobs one after another without -m"
         )
 
 
@@ -121,9 +121,9 @@ def _complete(
     try:
         metrics = runs.fit_and_measure(directory, trainer, module, data)
     except SIGTERMException:
-        # Lightning finishes the batch and would then exit with status 0.
+        # After the batch, Lightning would exit with status 0: exit with 143, as after SIGTERM.
         Console(stderr=True).print(
-            f"ended by SIGTERM: resume={directory} goes on from the last checkpoint", soft_wrap=True
+            f"ended by SIGTERM; resume={directory} continues from the last checkpoint", soft_wrap=True
         )
         sys.exit(128 + signal.SIGTERM)
     if not trainer.is_global_zero:
@@ -134,7 +134,7 @@ def _complete(
 
 
 def _print_missed_gap(trainer: Trainer, metrics: dict[str, float]) -> None:
-    """Print a notice if a dual solver ran out of epochs: the run looks finished otherwise."""
+    """Print a notice if a dual solver has not converged after the last epoch."""
     stopping, gap = trainer.early_stopping_callback, metrics.get("fit/gap")
     if stopping is None or stopping.stopping_threshold is None or gap is None:
         return

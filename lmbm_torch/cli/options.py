@@ -26,11 +26,11 @@ MOST_PROBABLE, LEAST_HINGE = "most probable", "least hinge"
 
 
 def file_parser(command: str, description: str | None, nargs: str | None = None) -> argparse.ArgumentParser:
-    """Return a parser for a command that applies a trained model to a file; the command adds an output.
+    """Return a parser for a command that applies a trained model to a file, without the option --output.
 
     Args:
         command: name of the command.
-        nargs: as in argparse, "?" for an optional file.
+        nargs: see argparse; "?" for an optional file.
     """
     parser = argparse.ArgumentParser(
         prog=f"lmbm {command}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -38,26 +38,26 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
     parser.add_argument(
         "model",
         type=Path,
-        help="a run directory of lmbm train, one of its checkpoints, or a saved model or estimator",
+        help="a run directory of lmbm train, a checkpoint of a run, or a saved model or estimator",
     )
     parser.add_argument(
         "file",
         type=Path,
         nargs=nargs,
-        help=".csv, .tsv, .arff, .npz, svmlight, columns of tokens or, to predict, Parquet",
+        help="a file: .csv, .tsv, .arff, .npz, svmlight, columns of tokens or, only to predict, Parquet",
     )
     parser.add_argument(
         "--delimiter",
-        help="between the values of a CSV file; by default the one that its first rows agree on",
+        help="character between the values of a CSV file; by default found from its first rows",
     )
     parser.add_argument(
         "--unknown",
         choices=UNKNOWN,
-        help="texts that no training row had, in a table: a warning, an error, or none of the categories; by "
+        help="effect of texts in a table that no training row had: a warning, an error, or no effect; by "
         "default as in training",
     )
     parser.add_argument(
-        "--part", choices=PARTS, help="rows to take; by default the test part, or all without one"
+        "--part", choices=PARTS, help="rows to use; by default the test part or, without one, all"
     )
     rule = parser.add_mutually_exclusive_group()
     rule.add_argument(
@@ -65,52 +65,52 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
         dest="rule",
         action="store_const",
         const=MOST_PROBABLE,
-        help="decode the most probable labels; by default a run decodes by its own `inference`",
+        help="decode the most probable labels; by default `inference` of the run's configuration decodes",
     )
     rule.add_argument(
         "--least-hinge",
         dest="rule",
         action="store_const",
         const=LEAST_HINGE,
-        help="decode the labels of least hinge loss, whatever the run decoded by",
+        help="decode the labels of least hinge loss instead of by `inference` of the run's configuration",
     )
     parser.add_argument(
         "--node-limit",
         dest="limit",
         type=_limit,
         default={},
-        help="end the search for a row's labels after so many nodes, or never: none; by default after a "
-        "second or so, or at the limit of the run or of the estimator",
+        help="end the search for a row's labels after this number of nodes; `none` for no limit; by default "
+        "the limit of the run or the estimator, or about one second",
     )
     parser.add_argument(
         "--rules",
         type=Path,
-        help="a file of rules that answers must obey, one a line (a -> not b); by default the run's own",
+        help="a file of rules for all answers, one in each line (a -> not b); by default the run's rules",
     )
     parser.add_argument(
         "--trust",
         action="append",
         default=[],
         metavar="NAME",
-        help="a class or function of your own that the run names, such as mine.Encoder, to be imported and "
-        "called; once for each. Without it nothing that a run names is, but parts of lmbm_torch and torch",
+        help="name of your own class or function, such as mine.Encoder, that the files may import and call; "
+        "repeat the option for several names. Without it, only parts of lmbm_torch and torch are called",
     )
     parser.add_argument("--force", action="store_true", help="overwrite the output")
     return parser
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse options; refuse an existing output without ``--force``, unless input and output are folders."""
+    """Parse options; without ``--force``, refuse an existing output unless input and output are folders."""
     options = with_rules_of_run(parser.parse_args(arguments))
     file = getattr(options, "file", None)
     is_of_folders = all(path is not None and path.is_dir() for path in (options.output, file))
     if options.output is not None and options.output.exists() and not (options.force or is_of_folders):
-        parser.error(f"--output: {options.output} exists; --force overwrites it")
+        parser.error(f"--output: {options.output} exists; use another name, or --force to overwrite it")
     return options
 
 
 def check_files(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Exit with all named files that do not exist."""
+    """Exit with an error that lists all named files that do not exist."""
     named = {"model": options.model, "file": options.file, "--rules": options.rules}
     absent = [name for name, path in named.items() if path is not None and not path.exists()]
     found = [f"{name}: expected a file or a folder, found none at {named[name]}" for name in absent]
@@ -121,7 +121,7 @@ def check_files(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
 
 
 def with_rules_of_run(options: argparse.Namespace) -> argparse.Namespace:
-    """Return the options, by default with the rules in the run directory of the model."""
+    """Return the options; if no rules are named, add the rules in the run directory of the model."""
     folder = options.model if options.model.is_dir() else options.model.parent
     if options.rules is None and (folder / CONFIG).is_file() and (folder / RULES).is_file():
         options.rules = folder / RULES
@@ -129,10 +129,10 @@ def with_rules_of_run(options: argparse.Namespace) -> argparse.Namespace:
 
 
 def opened_model(options: argparse.Namespace) -> Predictor:
-    """Return the model that the options name, with the effect of unknown texts; see :meth:`Predictor.load`.
+    """Return the model that the options name, with the option ``--unknown``; see :meth:`Predictor.load`.
 
     Raises:
-        ValueError: an effect of unknown texts for a model without a table.
+        ValueError: ``--unknown`` is given for a model that was trained without a table.
     """
     with uncollected():
         from lmbm_torch.data.tables.schema import Schema
@@ -142,18 +142,18 @@ def opened_model(options: argparse.Namespace) -> Predictor:
     if options.unknown is None:
         return saved
     if not isinstance(saved.schema, Schema):
-        raise ValueError("--unknown: expected none for a model that was trained without a table")
+        raise ValueError("--unknown: expected no value for a model trained without a table; leave it out")
     encoding = replace(saved.schema.encoding, unknown=options.unknown)
     return replace(saved, schema=replace(saved.schema, encoding=encoding))
 
 
 def chosen(options: argparse.Namespace, saved: Predictor, top_k: int = 1) -> tuple[Predictor, Decoder | None]:
-    """Return the model with rules applied, and the decoder; None for the decoder of the model.
+    """Return the model with the given rules, and the decoder; None for the decoder of the model.
 
     Raises:
-        FileNotFoundError: no file of rules.
-        ValueError: lines that are no rules, rules over other labels, or contradictory rules; a node limit, a
-            number of labellings or rules for a model without such a setting.
+        FileNotFoundError: the file of rules does not exist.
+        ValueError: see :func:`_all_rules`; also if the decoder of the model takes no rules, no node limit, or
+            no number of labellings.
     """
     if options.limit and options.rule is None:
         saved = saved.limited(**options.limit)
@@ -167,7 +167,7 @@ def _all_rules(file: Path, saved: Predictor) -> Constraints:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: lines that are no rules, rules over other labels, or contradictory rules.
+        ValueError: a line is no rule, a label of a rule is unknown, or rules contradict each other.
     """
     from lmbm_torch.constraints import Constraints, read
 
@@ -178,7 +178,7 @@ def _all_rules(file: Path, saved: Predictor) -> Constraints:
 
 
 def binding(options: argparse.Namespace, saved: Predictor, features: Features) -> list[list[str]] | None:
-    """Return the binding rules of each row as texts; None for a model without rules."""
+    """Return as texts, for each row, the rules that change the answer; None for a model without rules."""
     from lmbm_torch.prediction import answers
 
     if saved.rules is None:
@@ -189,7 +189,7 @@ def binding(options: argparse.Namespace, saved: Predictor, features: Features) -
 
 
 def _decoder(options: argparse.Namespace, saved: Predictor, **settings: Any) -> Decoder | None:
-    """Return a decoder by the options and settings; None for the decoder of the model without settings."""
+    """Return the decoder that the options and settings name; None for the model's decoder without changes."""
     from lmbm_torch.inference import decode, decode_hinge
 
     if options.rule is None:
@@ -201,21 +201,21 @@ def _decoder(options: argparse.Namespace, saved: Predictor, **settings: Any) -> 
 
 
 def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelData:
-    """Read the rows of the file, or of the run's own data, described by the configuration of the run.
+    """Read the rows of the file, or else of the run's data, which the configuration of the run describes.
 
     Raises:
-        ValueError: neither file nor run; or the training file of the run without ``--part``.
+        ValueError: there is neither a file nor a run; or a training file is given without ``--part``.
     """
     from lmbm_torch.prediction.reading import read
 
     configuration = options.model / CONFIG
     if not configuration.is_file():
         if options.file is None:
-            raise ValueError(f"file: expected one, since {options.model} is not a run directory")
+            raise ValueError(f"file: expected a file, got none, and {options.model} is no run directory")
         return read(options.file, saved, options.delimiter)
     configured = SavedConfiguration.read(options.model, options.trust)
     if options.file is None:
-        # At use: only the run's own data need Lightning.
+        # Imported here, because only data of a run need Lightning.
         from lmbm_torch.data.datamodule import MultilabelDataModule
 
         served = configured.make("data")
@@ -227,14 +227,14 @@ def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelDa
     trained = configured.get("data", "train")
     if options.part is None and trained is not None and Path(trained).resolve() == options.file.resolve():
         raise ValueError(
-            f"file: {options.file} is the file that the run was trained on: leave it out for the rows that "
-            "training held out, or say --part all"
+            f"file: expected other rows than the training rows, got {options.file}, on which the run was "
+            "trained; leave it out to use the held-out rows, or add --part all"
         )
     return read(options.file, saved, options.delimiter)
 
 
 def title(options: argparse.Namespace, data: MultilabelData, num_rows: int) -> str:
-    """Return a title for the measured rows: a file, or a part of the run's own data."""
+    """Return a title for the measured rows: a file, or a part of the run's data."""
     if options.file is not None:
         return f"{options.model} on {num_rows} rows of {options.file.name}"
     part = options.part or ("test" if len(data.test) else "all")
@@ -257,5 +257,5 @@ def _limit(text: str) -> dict[str, int | None]:
     if text == "none":
         return {"node_limit": None}
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, or none, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, or the word none, got {text!r}")
     return {"node_limit": int(text)}

@@ -35,12 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--output",
         type=Path,
-        help="the CSV file to write, or for Parquet a file or folder; without it, the first are shown",
+        help="the CSV file to write, or for Parquet a file or folder; by default the first rows are printed",
     )
-    parser.add_argument("--top-k", type=int, default=1, help="labellings of each row, best first")
+    parser.add_argument("--top-k", type=int, default=1, help="number of best labellings for each row")
     options = parse(parser, arguments)
     check_files(parser, options)
-    # At use: mistakes on the command line are reported before.
     with uncollected():
         from lmbm_torch.checks import check_count
         from lmbm_torch.cli.showing import Certificates, print_rows
@@ -83,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _write_parts(
     options: Namespace, saved: Predictor, decoder: Decoder | None, certificates: Certificates
 ) -> None:
-    """Read, decode and write Parquet files, a batch of rows at a time."""
+    """Read, decode and write Parquet files, one batch of rows after another."""
     from lmbm_torch.prediction import answers, parquet
 
     if options.output is None:
@@ -108,7 +107,7 @@ def _write_parts(
 
 
 def _job(options: Namespace) -> str:
-    """Return a hash of the model and the settings, by which a repeated call resumes the job."""
+    """Return a hash of the model and the settings; a later call with an equal hash resumes the job."""
     from lmbm_torch.files import CONFIG, MODEL
 
     model = [options.model] if options.model.is_file() else [options.model / MODEL, options.model / CONFIG]

@@ -1,4 +1,4 @@
-"""A report on a trained model and labelled rows, as one HTML page, or as markdown with its figures beside.
+"""A report on a trained model and labelled rows, as an HTML page, or as markdown with separate figures.
 
 lmbm report runs/…/ --output report.html             # on the test part of the run's own data
 lmbm report runs/…/ other.csv --output report.md     # on other labelled rows
@@ -29,14 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Read a model and labelled rows, decode, compare, and write a page."""
     parser = file_parser("report", __doc__, nargs="?")
     parser.add_argument("--output", type=Path, required=True, help="the .html or .md file to write")
-    parser.add_argument("--card", action="store_true", help="write a model card; to a .md file")
+    parser.add_argument("--card", action="store_true", help="write a model card (a .md file)")
     options = parse(parser, arguments)
     if options.output.suffix not in ENDINGS:
         parser.error(f"--output: expected a file ending in {' or '.join(ENDINGS)}, got {options.output}")
     if options.card and options.output.suffix != ".md":
         parser.error(f"--card: expected --output to end in .md, got {options.output}")
     check_files(parser, options)
-    # At use: mistakes on the command line are reported before.
     from rich.console import Console
 
     from lmbm_torch.cli.showing import print_measured
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         saved, decoder = chosen(options, saved)
         data = labelled_rows(options, saved)
         rows = reading.rows_of(data, options.part)
-        # A file does not have the training rows of the model.
+        # Training labels are known only if the data of the run are read, not a file.
         trained_on = data.labels[data.train] if options.file is None and len(data.train) else None
         found = findings(saved, data, rows, decoder, trained_on)
         bound = binding(options, saved, data.features_at(rows))

@@ -1,4 +1,4 @@
-"""Compute a table of a paper, by the scripts of a clone: ``lmbm reproduce table=linear_networks``."""
+"""The command ``lmbm reproduce table=linear_networks``, which computes a table of a paper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def main() -> None:
-    """Run ``scripts/reproduce`` of a clone; exit with a message where there is no clone."""
+    """Run ``scripts/reproduce`` in a clone of the repository; exit with a message outside of a clone."""
     if not (SCRIPTS / "reproduce" / "__main__.py").is_file():
         sys.exit(
             "lmbm reproduce: expected a clone of the repository, whose folder scripts/reproduce computes the "

@@ -20,7 +20,7 @@ from lmbm_torch.reports import sequences as reports
 SHOWN = 20
 SHOWN_LINES = 5
 FOLDS = {"train": TRAIN, "test": TEST}
-# Options for label vectors only, as typed.
+# Options that are only for models of label vectors, as typed in the shell.
 OF_LABELS = {
     "rule": "--most-probable, --least-hinge",
     "limit": "--node-limit",
@@ -31,10 +31,11 @@ OF_LABELS = {
 
 
 def predict(options: Namespace, saved: Predictor) -> None:
-    """Read, decode, write or print: .csv files get a row for each token, other files columns and tags.
+    """Read and decode sequences, and write or print the tags; .csv files get a row for each token.
 
     Raises:
-        ValueError, OSError: unreadable input, unwritable output, or options for label vectors only.
+        ValueError, OSError: the input is unreadable, the output not writable, or an option is for label
+            vectors.
     """
     _check_options(options)
     tokens = read_columns(options.file)
@@ -62,7 +63,7 @@ def predict(options: Namespace, saved: Predictor) -> None:
         names = tables.token_columns(saved, tokens, options.top_k)
         tables.write_table(options.output, names, tables.token_rows(saved, tokens, found), mode)
     elif options.top_k > 1:
-        raise ValueError(f"--top-k: expected 1, but for an --output that ends in .csv, got {options.top_k}")
+        raise ValueError(f"--top-k: expected 1 unless --output ends in .csv, got {options.top_k}")
     else:
         write_columns(options.output, tokens, [[tag] for tag in tables.tags(saved, found)], mode)
     for sentence in _unknown_values(saved, tokens):
@@ -73,7 +74,7 @@ def predict(options: Namespace, saved: Predictor) -> None:
 
 
 def evaluate(options: Namespace, saved: Predictor) -> None:
-    """Read, decode, and print the metrics.
+    """Read and decode sequences, and print the metrics.
 
     Raises:
         ValueError, OSError: see :func:`predict`.
@@ -89,7 +90,7 @@ def evaluate(options: Namespace, saved: Predictor) -> None:
 
 
 def report(options: Namespace, saved: Predictor, write: Callable[..., None]) -> None:
-    """Read, decode, compare, and write a page.
+    """Read and decode sequences, compare the tags, and write a page.
 
     Raises:
         ValueError, OSError: see :func:`predict`.
@@ -105,7 +106,7 @@ def report(options: Namespace, saved: Predictor, write: Callable[..., None]) -> 
 
 
 def described(data: SequenceData) -> str:
-    """Return a sentence on the sequences of a data set."""
+    """Return a sentence that describes the sequences of a data set."""
     lengths = np.diff(data.start)
     parts = []
     for fold, words in ((TRAIN, "to train"), (TEST, "to test")):
@@ -116,32 +117,32 @@ def described(data: SequenceData) -> str:
 
 
 def _check_options(options: Namespace) -> None:
-    """Raise ValueError if an option is one of label vectors."""
+    """Raise ValueError if an option is only for label vectors."""
     asked = [words for name, words in OF_LABELS.items() if getattr(options, name, None)]
     if asked:
-        raise ValueError(f"{', '.join(asked)}: expected none for a model of sequences")
+        raise ValueError(f"{', '.join(asked)}: expected no such option for a model of sequences")
 
 
 def _labelled(options: Namespace, saved: Predictor) -> tuple[SequenceData, np.ndarray, list[str]]:
-    """Return sequences of the file or of the run's own data, a mask of the chosen ones, and a description."""
+    """Return sequences of the file or the run's data, a mask of the chosen sequences, and a description."""
     if options.file is not None:
         if options.part not in (None, "all"):
-            raise ValueError(f"--part: expected all of a file, which has no parts, got {options.part}")
+            raise ValueError(f"--part: expected all, because a file has no parts, got {options.part}")
         tokens = read_columns(options.file)
         if not saved.schema.has_tags(tokens):
-            raise ValueError(f"file: expected a column of tags to compare with, found none in {options.file}")
+            raise ValueError(f"file: expected a column of tags to compare, got none in {options.file}")
         data = saved.schema.data(tokens, options.file.stem)
         said = [*_unknown_tags(saved, tokens), *_unknown_values(saved, tokens)]
         return data, data.fold == TRAIN, said
     if not (options.model / CONFIG).is_file():
-        raise ValueError(f"file: expected one, since {options.model} is not a run directory")
+        raise ValueError(f"file: expected a file, got none, and {options.model} is no run directory")
     data = SavedConfiguration.read(options.model, options.trust).make("data")
     if not isinstance(data, SequenceData):
         raise ValueError(f"data: expected sequences, got {type(data).__name__} from {options.model / CONFIG}")
     part = options.part or ("test" if data.num_folds > 1 else "all")
     chosen = np.full(data.num_sequences, True) if part == "all" else data.fold == FOLDS[part]
     if not chosen.any():
-        raise ValueError(f"--part: expected one with sequences, but {data.name} has no {part} part")
+        raise ValueError(f"--part: expected a part with sequences, got {part}, which is empty in {data.name}")
     return data, chosen, [described(data)]
 
 

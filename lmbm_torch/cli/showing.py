@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from lmbm_torch.prediction.answers import Prediction
 
 SHOWN_NAMES = 10
-# Of log-probabilities; smaller differences may be rounding.
+# Smallest difference of two log-probabilities that counts; smaller differences may be due to rounding.
 LEAST_DIFFERENCE = 1e-4
 SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
 
 
 def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
-    """Print a table, with a rule between groups of names such as ``test/exact_match``."""
-    # Outside the table, which would break the title over lines.
+    """Print a table of metrics, with a line between groups of names (``test/…``)."""
+    # The title is printed outside of the table, because a table would wrap it.
     Console().print(title, soft_wrap=True, highlight=False, markup=False)
     table = Table()
     table.add_column("metric")
@@ -44,7 +44,7 @@ def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
 def print_rows(
     names: Sequence[str], rows: Sequence[Sequence[object]], ids: Sequence[str] = (), *, is_all: bool
 ) -> None:
-    """Print rows of predictions, in the columns with room on a console."""
+    """Print rows of predictions, with as many columns as fit on the console."""
     kept = [place for place, name in enumerate(names) if name in (*SHOWN_COLUMNS, *ids)]
     table = Table()
     for place in kept:
@@ -56,7 +56,7 @@ def print_rows(
         table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells))
     Console().print(table)
     if not is_all:
-        Console().print("and more: --output FILE writes all of them")
+        Console().print("there are more rows; --output FILE writes all of them")
 
 
 def print_line(text: str) -> None:
@@ -70,13 +70,13 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def print_data(data: MultilabelData, module: Any, test: str | None = None) -> None:
-    """Print numbers of rows, kinds of columns, missing labels, and labels with nothing to learn.
+    """Print numbers of rows, kinds of columns, missing labels, and labels that are constant in training.
 
-    Labels of data on disk are not read for this purpose.
+    Labels of data on disk are not read.
 
     Args:
-        module: the data module that serves the data.
-        test: the file of the test part; None for a test part from the same source.
+        module: the data module of the data.
+        test: the file of the test part; None if the test part is from the same source.
     """
     parts = {"to train": len(module.train_set), "to validate": len(module.validation_set)}
     parts["to test" if test is None else f"to test ({Path(test).name})"] = len(module.test_set)
@@ -89,7 +89,7 @@ def print_data(data: MultilabelData, module: Any, test: str | None = None) -> No
 
 
 def print_measured(data: MultilabelData, rows: Int[np.ndarray, " rows"], test: str | None = None) -> None:
-    """Print the measured rows, kinds of columns, and labels for which some measures say nothing.
+    """Print the measured rows, kinds of columns, and constant labels, for which some metrics are meaningless.
 
     Args:
         rows: the measured rows.
@@ -117,10 +117,10 @@ def _print_columns(data: MultilabelData) -> None:
 
 
 def _print_labels(data: MultilabelData, drawn: Sequence[str]) -> None:
-    """Print the number of missing labels, and labels with the same value in all training rows.
+    """Print the number of missing labels, and labels that are constant in the training rows.
 
     Args:
-        drawn: purposes of the held-out rows.
+        drawn: for which purposes rows were held out, for example validation.
     """
     absent = np.isnan(data.labels)
     if absent.any():
@@ -133,7 +133,7 @@ def _print_labels(data: MultilabelData, drawn: Sequence[str]) -> None:
 
 
 def _print_fixed(labels: Float[np.ndarray, "rows labels"], names: Sequence[str], sentence: str) -> None:
-    """Print number, value and names of labels with the same value in all rows."""
+    """Print number, value and names of the labels that are constant in all rows."""
     for words, value in (("true", 1), ("false", 0)):
         fixed = ((labels == value) | np.isnan(labels)).all(0)
         if fixed.any():
@@ -143,38 +143,38 @@ def _print_fixed(labels: Float[np.ndarray, "rows labels"], names: Sequence[str],
 
 
 class Certificates:
-    """Counts of proven answers, and the sources of probabilities."""
+    """Counts of answers with proven optimality, and the methods that computed the probabilities."""
 
     def __init__(self) -> None:
         self.rows = self.proven = self.ended = self.reversed = 0
         self.methods: set[str] = set()
 
     def counting(self, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
-        """Yield the same predictions, counting each."""
+        """Yield the predictions unchanged, and count the predictions."""
         for prediction in predictions:
             self.rows += len(prediction.decoding.status.exact)
             self.proven += int(prediction.decoding.status.exact.sum())
             if prediction.decoding.nodes is not None:
                 self.ended += int((~prediction.decoding.status.converged).sum())
             if prediction.log_prob.ndim == 2:
-                # NaN, an unknown probability, compares as false.
+                # A probability that is not known is NaN, and the comparison is then False.
                 self.reversed += int((prediction.log_prob.diff(dim=1) > LEAST_DIFFERENCE).any(1).sum())
             if prediction.probabilities is not None:
                 self.methods.add(prediction.probabilities.method)
             yield prediction
 
     def print(self) -> None:
-        """Print the counts in a line."""
+        """Print the counts."""
         likely = ", ".join(sorted(self.methods)) or "none, since the model only scores them"
         rows = counted(self.rows, "row")
         Console().print(f"{rows}, {self.proven} proven optimal; probabilities of labels: {likely}")
         if self.reversed:
             Console().print(
-                f"in {counted(self.reversed, 'row')} a labelling is more probable than one above it: ranks "
-                "follow the objective, by which the model decodes, and --most-probable ranks by probability"
+                f"in {counted(self.reversed, 'row')} a labelling is more probable than a labelling above "
+                "it, because ranks follow the decoder's objective; --most-probable ranks by probability"
             )
         if self.ended:
             Console().print(
                 f"{counted(self.ended, 'search was', 'searches were')} ended before "
-                f"{'its' if self.ended == 1 else 'their'} proof: --node-limit lets them go on"
+                f"{'its' if self.ended == 1 else 'their'} proof; a larger --node-limit allows longer searches"
             )

@@ -1,4 +1,4 @@
-"""The end of a sweep: overrides of the jobs and the resulting metrics."""
+"""A summary at the end of a sweep: overrides and metrics of all jobs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MEASURES = (
 
 
 class Summary(Callback):
-    """A Hydra callback that prints a row for each job of a sweep: number, differing overrides, metrics.
+    """A Hydra callback that prints number, overrides and metrics of each job of a sweep.
 
-    If a job has no metrics, because of a refusal or a failure, the sweep ends with status 1.
+    Overrides that are equal in all jobs are left out. If a job has failed, the sweep ends with status 1.
     """
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -42,17 +42,17 @@ class Summary(Callback):
             console.print(table)
         ended = [(folder / str(number) / METRICS).is_file() for number in range(len(jobs))]
         if failed := [str(number) for number, has_ended in enumerate(ended) if not has_ended]:
-            console.print(f"refused or failed: job {', '.join(failed)}", soft_wrap=True, highlight=False)
+            console.print(f"failed: job {', '.join(failed)}", soft_wrap=True, highlight=False)
             sys.exit(1)
 
 
 def tables(jobs: Sequence[dict[str, str]], found: Sequence[dict[str, float]], width: int) -> Iterator[Table]:
-    """Yield tables of differing overrides and of metrics, split to fit the width.
+    """Yield tables of overrides that differ between jobs, and of metrics, split to fit the width.
 
     Args:
         jobs: the overrides of each job, key → value.
         found: the metrics of each job.
-        width: of the console, in characters.
+        width: width of the console in characters.
     """
     from rich.table import Table
 
@@ -62,11 +62,11 @@ def tables(jobs: Sequence[dict[str, str]], found: Sequence[dict[str, float]], wi
     numbered = [["job", *map(str, range(len(jobs)))]]
     told = [[key, *(job.get(key, "") for job in jobs)] for key in varied]
     values = [[name, *(f"{each[name]:.4g}" if name in each else "–" for each in found)] for name in measured]
-    # Break headings after the slash: the group stands above the name.
+    # Break headings after the slash, so that the group is above the name.
     columns = [[each[0].replace("/", "/\n"), *each[1:]] for each in values]
     fixed = numbered + [[each[0].replace(".", ".\n"), *each[1:]] for each in told]
     while True:
-        # Every column has two blanks and a line.
+        # Each column needs three more characters: two blanks and a line.
         room, count = width - 1 - sum(map(_width, fixed)), 0
         while count < len(columns) and (room := room - _width(columns[count])) >= 0:
             count += 1
@@ -87,7 +87,7 @@ def _width(column: Sequence[str]) -> int:
 
 
 def jobs_of(overrides: Sequence[str]) -> list[dict[str, str]]:
-    """Return the overrides of each job of Hydra's own sweeper, key → value, in the order of job numbers."""
+    """Return the overrides (key → value) of each job of Hydra's basic sweeper, by job number."""
     told: dict[str, list[str]] = {}
     for each in OverridesParser.create().parse_overrides(list(overrides)):
         values = (
@@ -98,6 +98,6 @@ def jobs_of(overrides: Sequence[str]) -> list[dict[str, str]]:
 
 
 def metrics_of(folder: Path) -> dict[str, float]:
-    """Return the metrics of a job's run; none for an unfinished run."""
+    """Return the metrics of a job's run; an empty dictionary if the run is unfinished."""
     file = folder / METRICS
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

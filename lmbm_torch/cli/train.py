@@ -1,13 +1,11 @@
 """Train a model: ``lmbm train experiment=seven_segment_lmsbn``.
 
-On a table of your own: lmbm train data=table data.train=mine.csv 'data.labels=[sunny,windy]'
-
-By a scikit-learn class of the library: lmbm train data=table … estimator=kernel_network (or kernel_logistic,
-structural_svm, …); sequences of tokens, one a line: lmbm train data=conll data.path=mine.conll estimator=crf
-
-Every key of conf/ can be overridden (C=0.3 training=gradient), -m runs one job for each combination
-of values (-m C=0.1,1), and resume=<run directory> goes on with a run that was interrupted. A run that SIGTERM
-reaches ends after its batch, with exit status 143 and the checkpoint of its last epoch.
+Your own table: lmbm train data=table data.train=mine.csv 'data.labels=[sunny,windy]'
+An estimator (kernel_network, kernel_logistic, structural_svm, …): lmbm train data=table … estimator=crf
+Sequences, with one token per line: lmbm train data=conll data.path=mine.conll estimator=crf
+Every key of conf/ can be overridden (C=0.3 training=gradient), -m runs one job for each combination of
+values (-m C=0.1,1), and resume=<run directory> continues an interrupted run. On SIGTERM, a run ends after the
+current batch, with exit status 143 and the checkpoint of the last epoch.
 """
 
 from __future__ import annotations
@@ -34,14 +32,14 @@ def _run(config: DictConfig) -> None:
     others = [each for each in hydra_config.overrides.task if not each.startswith(("resume=", "trust="))]
     if config.resume is not None and others:
         raise ValueError(
-            "resume: expected no other arguments but trust=, since the settings are those of the run's "
-            f"config.yaml, got {others}"
+            "resume: expected no other argument except trust=, because the run's config.yaml has all "
+            f"settings, got {others}"
         )
     if config.resume is None:
         if config.trust:
             raise ValueError(
-                f"trust: expected none but with resume, got {list(config.trust)}: what a command line names "
-                "is called as it is"
+                f"trust: expected no value without resume=, got {list(config.trust)}; names on the command "
+                "line need no trust"
             )
         is_estimator = config.get("estimator") is not None
         if not is_estimator:

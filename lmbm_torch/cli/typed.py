@@ -24,19 +24,19 @@ _ANYTHING: tuple[Any, ...] = (Any, object)
 
 
 class Paths(TypedDict):
-    """The group ``paths``."""
+    """The keys of the group ``paths``."""
 
     data: str | None
     runs: str
     run: str
 
 
-# The result of a node with a target.
+# The type of keys whose value is a node with a target: the function or class makes any object.
 Made = Callable[..., Any]
 
 
 class Learning(TypedDict):
-    """The keys of ``lmbm train``, whatever the kind of training."""
+    """The keys of ``lmbm train`` for all kinds of training."""
 
     name: str
     seed: int
@@ -85,7 +85,7 @@ class Comparison(TypedDict):
 
 
 def check_types(config: Mapping[Any, Any], keys: type) -> None:
-    """Raise ValueError for values of a wrong type, anywhere in a configuration.
+    """Raise ValueError if any value in a configuration has a wrong type.
 
     Args:
         config: nested mappings and lists, resolved.
@@ -93,8 +93,8 @@ def check_types(config: Mapping[Any, Any], keys: type) -> None:
             against the annotations of that function or class.
 
     Raises:
-        ValueError: a value of another type, a target that cannot be imported, or an unknown argument of the
-            target; the message names the key.
+        ValueError: a value has another type, a target cannot be imported, or a target does not have an
+            argument; the message names the key.
     """
     _check_fields("", config, get_type_hints(keys))
     _check_targets("", config)
@@ -103,19 +103,18 @@ def check_types(config: Mapping[Any, Any], keys: type) -> None:
 def check_call(
     key: str, target: Callable[..., Any], arguments: Mapping[Any, Any], *, is_partial: bool = False
 ) -> None:
-    """Raise ValueError for keyword arguments that ``target`` does not have or annotates with another type.
+    """Raise ValueError if ``target`` lacks a keyword argument, or annotates another type.
 
     Args:
-        key: the place of the arguments in the configuration.
-        is_partial: whether further arguments follow later: arguments without a default may be null until
-            then.
+        key: the key of the arguments in the configuration.
+        is_partial: whether further arguments are passed later; arguments without default may then be null.
 
     Raises:
         ValueError: see :func:`check_types`.
     """
     expected, is_open = _arguments(target, is_partial)
     if unknown := [] if is_open else [name for name in arguments if name not in expected]:
-        raise ValueError(f"{_inside(key, unknown[0])}: expected none of this name, but {', '.join(expected)}")
+        raise ValueError(f"{_inside(key, unknown[0])}: unknown key, expected one of {', '.join(expected)}")
     _check_fields(key, arguments, expected)
 
 
@@ -129,7 +128,7 @@ def _check_targets(key: str, node: Any) -> None:
         is_partial = node.get("_partial_", False)
         if not isinstance(is_partial, bool):
             raise ValueError(f"{key}._partial_: expected true or false, got {is_partial!r}")
-        # Hydra's own keys begin with an underscore.
+        # Keys of Hydra, which begin with an underscore, are no arguments.
         named = {name: value for name, value in node.items() if not str(name).startswith("_")}
         check_call(key, _located(key, node[TARGET]), named, is_partial=is_partial)
     for name, value in node.items():
@@ -149,7 +148,7 @@ def _located(key: str, path: Any) -> Callable[..., Any]:
 
 
 def _arguments(target: Callable[..., Any], is_partial: bool) -> tuple[dict[str, Any], bool]:
-    """Return the keyword arguments of a target with annotations, and whether any further argument is allowed.
+    """Return a target's keyword arguments with annotations, and whether any further argument is allowed.
 
     A class with ``**kwargs`` has the arguments of the base classes, too.
     """
@@ -177,7 +176,7 @@ def _check_fields(key: str, values: Mapping[Any, Any], expected: Mapping[str, An
 
 def _check(key: str, value: Any, kind: Any) -> None:
     if isinstance(value, Mapping) and TARGET not in value:
-        # The message names the wrong key inside.
+        # A dictionary with typed keys is checked key by key, so that the message names the wrong key.
         if is_typeddict(kind):
             return _check_fields(key, value, get_type_hints(kind))
         if get_origin(kind) is dict:
@@ -192,7 +191,7 @@ def _inside(key: str, name: Any) -> str:
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Return whether a value of YAML can stand for an argument of a type; nodes make the rest."""
+    """Return whether a YAML value fits an annotation; nodes with a target fit all annotations."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         return any(_fits(value, each) for each in inner)
@@ -225,15 +224,15 @@ _WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a t
 
 
 def _place(kind: Any) -> float:
-    """Return the position of a type in messages: null last, types without a word before null."""
+    """Return the order of a type in messages: null is last, and types without a word precede null."""
     return list(_WORDS).index(kind) if kind in _WORDS else len(_WORDS) - 1.5
 
 
 def _described(kind: Any) -> str:
-    """Return words for a type, for authors of YAML."""
+    """Return a description of a type in words for authors of YAML."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        # typing returns the union of these types that was made first.
+        # The types are sorted, because typing may return an equal union in another order.
         return " or ".join(dict.fromkeys(map(_described, sorted(inner, key=_place))))
     if origin is Literal:
         return "one of " + ", ".join(map(repr, inner))

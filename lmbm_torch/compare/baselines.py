@@ -32,7 +32,7 @@ class AnyClasses(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         single = len(np.unique(y)) == 1
         estimator: Any = DummyClassifier(strategy="most_frequent") if single else clone(self.estimator)
         self.estimator_ = estimator.fit(X, y)
-        # Always both classes, because scikit-learn's chains take the last class for "present".
+        # Always declare both classes, because scikit-learn's chains take the last class for "present".
         self.classes_ = np.union1d(self.estimator_.classes_, [0, 1])
         return self
 
@@ -103,7 +103,7 @@ class MLkNN(ClassifierMixin, BaseEstimator):
         near = self._near(self.neighbors_.kneighbors(return_distance=False))
         values = np.arange(self.neighbors_.n_neighbors + 1)
         counts = near[:, None] == values[:, None]  # (instances, counts, labels)
-        # (values, counts, labels)
+        # How often each count of neighbours occurs: (values, counts, labels).
         seen = np.stack([(counts & ~labels[:, None]).sum(0), (counts & labels[:, None]).sum(0)])
         seen = seen + self.smoothing
         present = self.smoothing + np.stack([(~labels).sum(0), labels.sum(0)])

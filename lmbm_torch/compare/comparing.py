@@ -16,7 +16,7 @@ from lmbm_torch.data import MultilabelData
 from lmbm_torch.files import write_figure
 from lmbm_torch.viz.quality import interval_plot
 
-# The file for the error of a failed comparison.
+# Name of the file to which the error of a failed comparison is written.
 FAILED = "failed.txt"
 
 

@@ -48,7 +48,7 @@ class Tuned:
 
     Args:
         model: the model with all other parameters.
-        space: from parameters to the values, or the distribution, to draw from.
+        space: for each parameter, the values or the distribution from which a search draws.
         is_scaled: whether the scaling of the features is chosen, too.
         takes_sparse: whether the model learns from CSR features.
         library: the module of the optional library that the model needs; None if it needs none.
@@ -75,7 +75,7 @@ class Ensemble:
 
 
 def _alone(estimator: BaseEstimator) -> MultiOutputClassifier:
-    """Return a classifier with a copy of ``estimator`` for each label."""
+    """Return a classifier that trains a copy of ``estimator`` for each label."""
     return MultiOutputClassifier(AnyClasses(estimator))
 
 

@@ -1,7 +1,7 @@
 """Data sets: an immutable record of features and {0, 1} labels, read from files, services or the package.
 
-Each name is imported at first use. The readers need scipy, some scikit-learn. Batches for training stand in
-:mod:`lmbm_torch.data.datamodule`, which needs Lightning and is therefore not imported here.
+Each name is imported at first use. All readers need scipy, and some need scikit-learn. Batches for training
+are in :mod:`lmbm_torch.data.datamodule`, which needs Lightning and is therefore not imported here.
 ``read_uai`` and ``write_uai`` exchange energies with other solvers.
 """
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lmbm_torch.extras import late, naming_extras
 
 with naming_extras():
-    # All modules need the library, and the message names the extra.
+    # All modules of this package need scipy; if scipy is missing, the message tells which extra to install.
     import scipy as scipy
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Batches of instances, with the places where dual variables or chain states are kept."""
+"""Batches of instances, with row numbers by which solvers and samplers keep a state for each instance."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lmbm_torch.shapes import Float, Int
 
 
 class Batch(NamedTuple):
-    """A batch of instances from one part of a data set, such as the training part.
+    """A batch of instances from a part of a data set, for example the training part.
 
     Args:
-        features: dense, or in CSR layout where the data set is sparse.
-        labels: 0, 1, or NaN where a label is not known.
+        features: dense, or in CSR layout if the data set is sparse.
+        labels: 0, 1, or NaN for an unknown label.
         index: row number of each instance within the part; shuffling does not change the number.
     """
 
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 
 class InstanceDataset(Dataset[Batch]):
-    """A part of a data set in memory, with scaled features; a whole batch is fetched at once.
+    """A part of a data set in memory, with scaled features, which returns whole batches.
 
     Args:
         features: ``(instances, features)``, a dense array or a CSR array.
@@ -53,19 +53,19 @@ class InstanceDataset(Dataset[Batch]):
 
 
 class DeviceDataset(InstanceDataset):
-    """A part of a data set on a device, where batches are put together.
+    """A part of a data set on a device such as a GPU, where batches are selected without copies from the CPU.
 
     Args:
         part: dense; all instances are copied to the device.
-        device: with enough memory for the part.
+        device: a device with enough memory for the part.
 
     Raises:
-        ValueError: CSR features, whose rows torch cannot pick on a device.
+        ValueError: features are CSR; torch cannot select rows of CSR tensors on a device.
     """
 
     def __init__(self, part: InstanceDataset, device: torch.device) -> None:
         if issparse(part.features):
-            raise ValueError("on_device: expected dense features, got CSR")
+            raise ValueError("on_device: expected dense features, got CSR features")
         whole = part.__getitems__(range(len(part)))
         super().__init__(whole.features.to(device), whole.labels.to(device))
 
@@ -91,11 +91,11 @@ def shuffled(
     process: int = 0,
     **loading: Any,
 ) -> DataLoader:
-    """Return batches in an order by seed and epoch; a resumed run sees the same batches.
+    """Return batches in an order that depends only on seed and epoch; a resumed run gets the same batches.
 
-    Lightning sets the epoch; in your own loop call ``loader.sampler.set_epoch(epoch)``. With several
-    processes, each process gets every n-th row of the order. Shares are padded to equal lengths by rows from
-    the beginning of the order, at the end.
+    Lightning sets the epoch; in your own loop call ``loader.sampler.set_epoch(epoch)``. Each of n processes
+    gets every n-th row of the order. If the rows cannot be divided equally, rows from the beginning of the
+    order are used twice.
 
     Args:
         loading: see :func:`in_order`.
@@ -105,5 +105,5 @@ def shuffled(
 
 
 def _as_fetched(batch: Any) -> Any:
-    """Return a batch as made by ``__getitems__``, with nothing to collate."""
+    """Return the batch unchanged, because ``__getitems__`` already makes a whole batch."""
     return batch

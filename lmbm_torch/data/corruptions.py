@@ -1,7 +1,7 @@
 """Corruptions of clean binary images, for problems of image restoration.
 
-A corruption is called with images and their rows in the data set. The effect on an image depends only on the
-seed and on the row: the same in every run, and in every selection of images.
+A corruption is called with images and row numbers in the data set. The effect on an image depends only on the
+seed and on the row number. Thus the effect is equal in every run and for every selection of images.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Images = Shaped[np.ndarray, "images height width"]
 
 
 class _Corruption(ABC):
-    """A corruption, a change of an image in place by a random generator of the image."""
+    """A corruption, which changes an image in place with a separate random generator for each image."""
 
     seed: int
 
@@ -38,11 +38,11 @@ class Flip(_Corruption):
     """Noise: each pixel is flipped with the same probability, independently of the other pixels.
 
     Args:
-        probability: 0.1 and 0.2 in belief_propagation_in_crbms_2017.
-        seed: of the noise.
+        probability: the probability of a flip; 0.1 and 0.2 in belief_propagation_in_crbms_2017.
+        seed: seed of the noise.
 
     Raises:
-        ValueError: a probability outside [0, 1].
+        ValueError: ``probability`` is not in [0, 1].
     """
 
     probability: float = 0.1
@@ -50,7 +50,7 @@ class Flip(_Corruption):
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
-            raise ValueError(f"probability: expected 0 to 1, got {self.probability}")
+            raise ValueError(f"probability: expected a number from 0 to 1, got {self.probability}")
 
     def __str__(self) -> str:
         return f"{self.probability:.0%} flipped"
@@ -66,10 +66,10 @@ class Occlude(_Corruption):
     Args:
         size: length of the sides of the patch; 8 and 12 in belief_propagation_in_crbms_2017.
         value: 0 or 1; the background is 0 in MNIST and 1 in the Caltech silhouettes.
-        seed: of the places.
+        seed: seed of the places.
 
     Raises:
-        ValueError: a size below one or, when called, above the size of the images; another value.
+        ValueError: ``size`` is below 1 or, in a call, above the size of images; or ``value`` is not 0 or 1.
     """
 
     size: int = 8
@@ -86,6 +86,6 @@ class Occlude(_Corruption):
 
     def _change(self, image: Image, generator: np.random.Generator) -> None:
         if self.size > min(image.shape):
-            raise ValueError(f"size: expected at most the images' {image.shape}, got {self.size}")
+            raise ValueError(f"size: expected at most the size {image.shape} of images, got {self.size}")
         top, left = generator.integers(np.array(image.shape) - self.size + 1)
         image[top : top + self.size, left : left + self.size] = self.value

@@ -43,33 +43,33 @@ class MultilabelDataModule(LightningDataModule):
 
     Args:
         data: the data set.
-        scaling: by default none, for models that scale features themselves; ``usual``, ``standardise`` (dense
-            features only) or ``unit_norm`` of :mod:`lmbm_torch.data.scaling`, fitted to the training part
-            without the validation part; or a fitted scaling, such as the scaling of a checkpoint.
-        validation_fraction: share of the completely labelled training rows to hold out; 0 for none, or where
-            the data set has a validation part, which is then served.
+        scaling: None (the default) for unchanged features, because most models scale features themselves;
+            ``usual``, ``standardise`` (dense features only) or ``unit_norm`` of
+            :mod:`lmbm_torch.data.scaling`, fitted to the training part without the validation part; or a
+            fitted scaling, for example of a checkpoint.
+        validation_fraction: share of the completely labelled training rows to hold out. Must be 0 if the data
+            set already has a validation part.
         splitter: ``stratified_split``, ``iterative_split`` or ``random_split`` of
             :mod:`lmbm_torch.data.splits`.
-        groups: (training rows,), rows to hold out together: see
+        groups: (training rows,), the group of each row; rows of a group are held out together, see
             :func:`~lmbm_torch.data.splits.held_out`.
-        evaluation_batch_size: of validation and test, limited by memory alone; ``batch_size`` by default.
-        seed: of the validation split and of the order of the training batches.
-        dtype: of features and labels, float32 or float64.
+        evaluation_batch_size: batch size for validation and test; ``batch_size`` by default.
+        seed: seed of the validation split and of the order of the training batches.
+        dtype: dtype of features and labels, float32 or float64.
         num_workers: number of processes that fetch batches during training; 0 is best for data in memory.
-        pin_memory: serve batches in pinned memory, from which a GPU copies directly.
-        on_device: keep dense parts on the trainer's device and put batches together there; needs enough
-            memory.
+        pin_memory: whether batches are in pinned memory, from which a GPU copies directly.
+        on_device: whether dense parts are kept on the trainer's device, which needs enough memory.
 
     Attributes:
-        scaling: the fitted :class:`Scaling`; ``mean`` and ``scale`` are plain tensors.
-        train_rows, validation_rows: rows of ``data`` in each part; ``Batch.index`` counts within the part.
+        scaling: the fitted :class:`Scaling`.
+        train_rows, validation_rows: rows of ``data`` in each part, into which ``Batch.index`` points.
         train_set, validation_set, test_set: the scaled parts; the last two may be empty.
 
     Raises:
-        ValueError: a batch size below 1; a negative number of workers; workers, pinned memory or sparse
-            features with ``on_device``; a fraction outside [0, 1); a fraction above 0 although the data set
-            has a validation part or too few completely labelled rows; another dtype; a scaling that does not
-            fit the features.
+        ValueError: a batch size is below 1; ``num_workers`` is negative; ``on_device`` is combined with
+            workers, pinned memory or sparse features; ``validation_fraction`` is outside [0, 1), or above 0
+            although the data set has a validation part or too few completely labelled rows; ``dtype`` is not
+            float32 or float64; or the scaling does not fit the features.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class MultilabelDataModule(LightningDataModule):
         if validation_fraction > 0:
             if len(data.validation):
                 raise ValueError(
-                    f"validation_fraction: expected 0, got {validation_fraction}: "
-                    f"{data.name} comes with a validation part"
+                    f"validation_fraction: expected 0, because {data.name} has a validation part, got "
+                    f"{validation_fraction}"
                 )
             kept, held = held_out(
                 data.train_labels, validation_fraction, seed, splitter, groups, argument="validation_fraction"
@@ -134,19 +134,20 @@ class MultilabelDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Silence two warnings of Lightning.
 
-        More workers would only copy data that are in memory; an empty list of validation loaders is intended.
+        The first asks for more workers, which would only copy data in memory. The second is about an empty
+        list of validation loaders, which is intended here.
         """
         for warning in (".*does not have many workers", "Total length of `list` across ranks is zero"):
             warnings.filterwarnings("ignore", message=warning, category=UserWarning)
 
     def train_dataloader(self) -> DataLoader:
-        """Return training batches, shuffled anew in every epoch; each of several processes gets a share."""
+        """Return training batches, shuffled in every epoch; each of several processes gets an equal share."""
         trainer = self.trainer
         share = () if trainer is None else (trainer.world_size, trainer.global_rank)
         return shuffled(self._served(self.train_set), self.batch_size, self.seed, *share, **self.loading)
 
     def val_dataloader(self) -> DataLoader | list[DataLoader]:
-        """Return validation batches in order; without a validation part, an empty list."""
+        """Return validation batches in order, or an empty list if there is no validation part."""
         return self._in_order(self.validation_set) if len(self.validation_set) else []
 
     def test_dataloader(self) -> DataLoader:
@@ -156,7 +157,7 @@ class MultilabelDataModule(LightningDataModule):
             ValueError: the data set has no test part.
         """
         if len(self.test_set) == 0:
-            raise ValueError(f"data: expected a test part, but {self.data.name} has none; see with_split()")
+            raise ValueError(f"data: expected a test part, got none in {self.data.name}; see with_split()")
         return self._in_order(self.test_set)
 
     def predict_dataloader(self) -> DataLoader:
@@ -164,30 +165,30 @@ class MultilabelDataModule(LightningDataModule):
         return self.test_dataloader()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scaling and the schema of a table, for the checkpoint."""
+        """Return the scaling and, for tables, the schema, which a checkpoint stores."""
         return pack({"scaling": self.scaling, "schema": self.data.schema})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Compare scaling and schema with a checkpoint.
+        """Compare the scaling and the schema with a checkpoint; nothing is changed.
 
         Raises:
-            ValueError: scaling or schema differ: the weights belong to other data, another split or another
-                scaling.
+            ValueError: the scaling or the schema differs, because the checkpoint belongs to other data,
+                another split or another scaling.
         """
         saved = unpack(state_dict)
         if not self.scaling.agrees(saved["scaling"]):
             raise ValueError(
-                f"scaling: expected the checkpoint's, got another one from {self.data.name}; "
-                "scaling=load(checkpoint).scaling serves other data to the same weights"
+                f"scaling: expected the scaling of the checkpoint, got another one for {self.data.name}; "
+                "for other data pass scaling=load(checkpoint).scaling"
             )
         if saved["schema"] not in (None, self.data.schema):
-            raise ValueError(f"schema: expected the checkpoint's, got another one from {self.data.name}")
+            raise ValueError(f"schema: expected the checkpoint's schema, got another for {self.data.name}")
 
     def _in_order(self, part: InstanceDataset) -> DataLoader:
         return in_order(self._served(part), self.evaluation_batch_size, **self.loading)
 
     def _served(self, part: InstanceDataset) -> Dataset[Batch]:
-        """Return the part, or a copy on the trainer's device, made once."""
+        """Return the part; with ``on_device``, return the only copy of the part on the trainer's device."""
         if not self.on_device or self.trainer is None:
             return part
         if id(part) not in self._parts_on_device:
@@ -215,7 +216,7 @@ def serve_svmlight(
     seed: int = 0,
     **options: Any,
 ) -> MultilabelDataModule:
-    """Read svmlight files by :func:`~lmbm_torch.data.formats.svmlight.read_svmlight`, to serve batches.
+    """Read svmlight files by :func:`~lmbm_torch.data.formats.svmlight.read_svmlight`; return a data module.
 
     Args:
         labels: the numbers of the labels; by default the numbers in ``train``.
@@ -223,8 +224,8 @@ def serve_svmlight(
         test_fraction, seed, options: as in :func:`serve_table`.
 
     Raises:
-        TypeError: an option of neither the reader nor the data module.
-        ValueError: errors of the reader and of the data module.
+        TypeError: neither the reader nor the data module has an option of the name.
+        ValueError: the reader or the data module refuses an argument.
     """
     of_reading = {name: options.pop(name) for name in ("num_features", "zero_based") if name in options}
     data = read_svmlight(train, labels, **of_reading)
@@ -237,16 +238,16 @@ def serve_svmlight(
 def serve(
     data: MultilabelData, *, test_fraction: float = 0.0, seed: int = 0, **options: Any
 ) -> MultilabelDataModule:
-    """Serve batches of a data set, of which rows are held out for testing where it has no test part.
+    """Return a data module of a data set; if there is no test part, some rows are held out for testing.
 
     Args:
-        test_fraction: share of the completely labelled rows; ignored if there is a test part.
-        seed: of the rows held out and of :class:`MultilabelDataModule`.
+        test_fraction: share of the completely labelled rows to hold out; ignored if there is a test part.
+        seed: seed of the rows held out and of :class:`MultilabelDataModule`.
         options: other arguments of :class:`MultilabelDataModule`.
 
     Raises:
-        TypeError: an option that the data module does not have.
-        ValueError: errors of the data module, or too few completely labelled rows.
+        TypeError: the data module has no option of the name.
+        ValueError: the data module refuses an argument, or too few rows are completely labelled.
     """
     if test_fraction and not len(data.test):
         kept, tested = held_out(
@@ -265,18 +266,18 @@ def serve_table(
     seed: int = 0,
     **options: Any,
 ) -> MultilabelDataModule:
-    """Read a table by :func:`~lmbm_torch.data.formats.table.read_table`, to serve batches.
+    """Read a table by :func:`~lmbm_torch.data.formats.table.read_table`; return a data module.
 
     Args:
         test_fraction: ignored if there is a ``test`` table.
-        seed: of the rows held out for testing and for validation, and of the order of the training batches.
+        seed: seed of the rows held out for testing and validation, and of the order of the training batches.
         options: other arguments of :func:`~lmbm_torch.data.formats.table.read_table` and of
-            :class:`MultilabelDataModule`. With ``groups`` the validation part consists of whole groups, too,
-            whatever the ``splitter``.
+            :class:`MultilabelDataModule`. With ``groups``, the validation part has whole groups (no
+            ``splitter``).
 
     Raises:
-        TypeError: an option of neither the reader nor the data module.
-        ValueError: errors of the reader and of the data module.
+        TypeError: neither the reader nor the data module has an option of the name.
+        ValueError: the reader or the data module refuses an argument.
     """
     names = [*signature(read_table).parameters, *(field.name for field in fields(TableOptions))]
     of_reading = {name: options.pop(name) for name in names if name in options}
@@ -289,13 +290,13 @@ def serve_table(
 
 
 class MappedDataset(InstanceDataset):
-    """A part of a data set on disk; a batch is read and scaled when asked for.
+    """A part of a data set on disk; each batch is read and scaled at the time of the call.
 
     Args:
         data: the data set.
         rows: rows of the part.
-        scaling: of the features.
-        dtype: of features and labels.
+        scaling: scaling of the features.
+        dtype: dtype of features and labels.
     """
 
     def __init__(
@@ -309,7 +310,7 @@ class MappedDataset(InstanceDataset):
 
     @property
     def labels(self) -> Float[Tensor, "instances labels"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Return all labels of the part, read anew at every call."""
+        """Return all labels of the part; every call reads the file again."""
         return torch.from_numpy(self.data.labels[self.rows]).to(self.dtype)
 
     def __len__(self) -> int:
@@ -325,16 +326,16 @@ class MappedDataset(InstanceDataset):
 class MappedDataModule(MultilabelDataModule):
     """A data module for data sets larger than memory, for training by gradients.
 
-    Batches are the same as from :class:`MultilabelDataModule` on the same rows. An ordering of labels that
-    needs all features at once is refused.
+    Batches are equal to the batches of :class:`MultilabelDataModule` for the same rows. Methods that need all
+    features in memory, such as some orderings of labels, refuse this data module.
 
     Args:
-        data: as :func:`~lmbm_torch.data.mapped.open_mapped` returns it.
-        scaling_rows: most training rows that the scaling is fitted to, drawn by the seed.
+        data: a data set from :func:`~lmbm_torch.data.mapped.open_mapped`.
+        scaling_rows: largest number of training rows, drawn by the seed, to which the scaling is fitted.
         serving: arguments of :class:`MultilabelDataModule`.
 
     Raises:
-        ValueError: errors of :class:`MultilabelDataModule`; no row to fit the scaling to.
+        ValueError: :class:`MultilabelDataModule` refuses an argument, or no row is left for the scaling.
     """
 
     data: MappedData

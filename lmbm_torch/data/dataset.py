@@ -22,21 +22,21 @@ class MultilabelData:
     """A multi-label data set: raw features, {0, 1} labels, and the rows for training, validation and testing.
 
     Args:
-        name: for messages and reports.
+        name: name for messages and reports.
         features: ``(instances, features)``, float32 or float64, a dense array or a CSR array in canonical
             format (column indices sorted, without duplicates), which is kept with indices of 32 bits.
-        labels: ``(instances, labels)``, float; 0, 1, or NaN where the label is not known.
-        label_names: a name per label, distinct.
-        feature_names: a name per feature.
+        labels: ``(instances, labels)``, float; 0, 1, or NaN for an unknown label.
+        label_names: distinct names of the labels.
+        feature_names: names of the features.
         train: rows of the training part, at least one.
         test: rows of the test part, disjoint from the training part; may be empty.
         validation: rows of the validation part of the data set, if any; disjoint from the other parts.
         schema: how the columns of a table became ``features`` and ``labels``; None for data sets of matrices.
-        uncertain: a mask ``(instances, labels)`` of the NaN in ``labels`` for estimators to fill in by the
-            predictions of a first fit; None for no such label.
+        uncertain: mask ``(instances, labels)`` of NaN in ``labels`` that estimators replace by predictions of
+            a first fit; None without uncertain labels.
 
     Raises:
-        ValueError: a field not as described here; the message names the field.
+        ValueError: a field differs from the description; the message names the field.
 
     Examples:
         >>> import numpy as np
@@ -109,29 +109,29 @@ class MultilabelData:
         return MultilabelData(self.name, self.features, self.labels, *names, train, test, *rest)
 
     def check_certain(self) -> None:
-        """Raise ValueError if uncertain labels are left to a first fit, of an estimator."""
+        """Raise ValueError if uncertain labels remain, which only estimators can replace by predictions."""
         if self.uncertain is not None:
             raise ValueError(
-                "uncertain: expected 'zeros', 'ones' or 'ignored' where no estimator predicts for itself, "
-                "got 'self_trained'"
+                "uncertain: expected 'zeros', 'ones' or 'ignored', got 'self_trained', which only "
+                "estimators (Predictor.fit) support"
             )
 
     def with_test(self, test: MultilabelData) -> MultilabelData:
         """Return one data set: the rows of ``self`` for training, and the rows of ``test`` for testing.
 
-        The schema is kept if both data sets have the same.
+        The schema is kept if both data sets have the same schema.
 
         Raises:
-            ValueError: the two differ in label names, in feature names, or in being sparse.
+            ValueError: the two data sets differ in label names or feature names, or only one is sparse.
         """
         for names in ("label_names", "feature_names"):
             if getattr(self, names) != getattr(test, names):
                 raise ValueError(
-                    f"test: expected the {names} of train ({self.name}), got others ({test.name})"
+                    f"test: expected the {names} of train ({self.name}), got other names ({test.name})"
                 )
         if issparse(self.features) != issparse(test.features):
             raise ValueError(
-                "test: expected features stored like those of train, got one dense and one sparse"
+                "test: expected train and test to be both dense or both sparse, got one dense and one sparse"
             )
         stack = vstack if issparse(self.features) else np.vstack
         schema = self.schema if self.schema == test.schema else None
@@ -145,13 +145,14 @@ class MultilabelData:
         return MultilabelData(self.name, features, labels, *names, **rows, schema=schema, uncertain=mask)
 
     def features_at(self, rows: Int[np.ndarray, " rows"]) -> Features:
-        """Return the features of some rows; of a data set on disk, slices are read when asked for."""
+        """Return the features of some rows; for data sets on disk, only slices read rows."""
         return self.features[rows]
 
     def sha256(self) -> str:
-        """Return a hexadecimal digest of names, shapes, values and split, whatever the file format.
+        """Return a hexadecimal digest of names, shapes, values and split.
 
-        Values count as float64, so the same numbers stored as float32 give the same digest.
+        The digest does not depend on the file format. Values are hashed as float64, so numbers stored as
+        float32 give the same digest.
         """
         digest = hashlib.sha256(repr((self.label_names, self.feature_names, self.features.shape)).encode())
         features = self.features
@@ -174,13 +175,13 @@ def without_split(
     feature_names: Sequence[str],
     schema: Schema | None = None,
 ) -> MultilabelData:
-    """Return a data set without test rows: all rows are training part."""
+    """Return a data set without test rows; all rows are training rows."""
     names, rows = (tuple(label_names), tuple(feature_names)), np.arange(len(labels))
     return MultilabelData(name, features, labels, *names, rows, rows[:0], schema=schema)
 
 
 def check_names(data: MultilabelData) -> None:
-    """Raise ValueError unless labels and features have a text each as name, distinct for labels."""
+    """Raise ValueError unless each label and each feature has a text as name; names of labels must differ."""
     for name, count in (("label_names", data.num_labels), ("feature_names", data.num_features)):
         names = getattr(data, name)
         if not isinstance(names, tuple) or not all(isinstance(entry, str) for entry in names):
@@ -192,18 +193,18 @@ def check_names(data: MultilabelData) -> None:
 
 
 def check_parts(num_instances: int, **parts: Int[np.ndarray, " rows"]) -> None:
-    """Raise ValueError unless the parts, by name, are disjoint sets of rows, and ``train`` is not empty."""
+    """Raise ValueError unless the named parts are disjoint sets of rows, and ``train`` is not empty."""
     for name, rows in parts.items():
         if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
-            raise ValueError(f"{name}: expected one row of integers, got {rows.dtype} of shape {rows.shape}")
+            raise ValueError(f"{name}: expected integers (rows,), got {rows.dtype} of shape {rows.shape}")
         if len(rows) and (rows.min() < 0 or rows.max() >= num_instances):
             raise ValueError(
                 f"{name}: expected rows from 0 to {num_instances - 1}, got {rows.min()} to {rows.max()}"
             )
         if len(np.unique(rows)) < len(rows):
-            raise ValueError(f"{name}: expected each row once, got some more than once")
+            raise ValueError(f"{name}: expected each row number at most once, got a row number twice")
     if len(parts["train"]) == 0:
         raise ValueError("train: expected at least one row, got none")
     for first, second in combinations(parts, 2):
         if shared := len(np.intersect1d(parts[first], parts[second])):
-            raise ValueError(f"{second}: expected no row of {first}, got {shared} of them")
+            raise ValueError(f"{second}: expected no rows that are also in {first}, got {shared} such rows")

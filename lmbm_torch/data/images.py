@@ -1,4 +1,4 @@
-"""Clean binary images, and problems made of images: restoration of corrupted pixels, reading of digits."""
+"""Binary images, and data sets made of images: restoration of corrupted pixels, reading of digits."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ _AT_ONCE = 2**24
 
 
 def read_idx(path: str | PathLike) -> np.ndarray:
-    """Read one array of the idx format of MNIST, gzipped or not, in the byte order of the machine.
+    """Read an array in MNIST's idx format, gzipped or not; the result has the computer's byte order.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: not an idx file, or truncated, or longer than the header says. The message names the file.
+        ValueError: the file is no idx file, or the length contradicts the header; the message names the file.
     """
     with reading(path, struct.error, *UNREADABLE) as file:
         with open_compressed(file) as stream:
             start = stream.read(4)
             zeros, code, rank = struct.unpack(">HBB", start)
             if zeros or code not in _TYPES:
-                raise ValueError(f"expected an idx file, got one that starts with {start!r}")
+                raise ValueError(f"expected an idx file, got a file that starts with {start!r}")
             shape = struct.unpack(f">{rank}I", stream.read(4 * rank))
             kind = np.dtype(_TYPES[code])
             size = kind.itemsize * math.prod(shape)
             numbers = _read(stream, size + 1)
         if len(numbers) != size:
             more = " at least" if len(numbers) > size else ""
-            raise ValueError(f"expected numbers of shape {shape}, got {len(numbers)} bytes of them{more}")
+            raise ValueError(f"expected numbers of shape {shape}, got {len(numbers)} bytes{more}")
         return np.frombuffer(numbers, kind).reshape(shape).astype(kind.newbyteorder("="))
 
 
 def _read(stream: Any, most: int) -> bytes:
-    """Read at most so many bytes: a small file may decompress to any size."""
+    """Read at most ``most`` bytes, because a small compressed file may hold data of any size."""
     parts = []
     while most > 0 and (part := stream.read(min(most, _AT_ONCE))):
         parts.append(part)
@@ -61,7 +61,7 @@ def _read(stream: Any, most: int) -> bytes:
 Corruption = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(images, their rows in the data set) → corrupted images, as in :mod:`lmbm_torch.data.corruptions`."""
 
-# A grey value above half of 255 is ink (belief_propagation_in_crbms_2017, Section 6).
+# Grey values above this, half of 255, become 1 (belief_propagation_in_crbms_2017, Section 6).
 _INK = 127
 _MNIST_VALIDATION = 10_000
 
@@ -71,14 +71,13 @@ class BinaryImages:
     """Images of {0, 1} pixels, and the rows for training, validation and testing.
 
     Args:
-        name: for messages and reports.
-        pixels: uint8.
-        train, validation, test: rows.
-        digits: 0 … 9, the digit in each image; None for images of unknown digits or of no digits.
+        name: name for messages and reports.
+        pixels: (images, height, width), uint8.
+        train, validation, test: rows of each part.
+        digits: (images,), the digit 0 … 9 in each image; None if the digits are unknown or there are none.
 
     Raises:
-        ValueError: pixels of another shape or dtype, or values other than 0 and 1; another number of digits
-            than of images, or digits other than 0 … 9.
+        ValueError: pixels have another shape, dtype or value; or ``digits`` are not 0 … 9, one per image.
     """
 
     name: str
@@ -98,7 +97,7 @@ class BinaryImages:
         if self.digits is not None:
             check_shape("digits", self.digits, len(self.pixels))
             if others := sorted({*self.digits.tolist()} - {*range(10)}):
-                raise ValueError(f"digits: expected 0 to 9, got {others}")
+                raise ValueError(f"digits: expected numbers from 0 to 9, got {others}")
 
     def __repr__(self) -> str:
         counts = f"{len(self.train)} to train, {len(self.validation)} to validate, {len(self.test)} to test"
@@ -111,8 +110,8 @@ def first_images(
     """Return the first images of each part, for a smaller study.
 
     Args:
-        images: all of them.
-        train, validation, test: number of images of each part; None for all.
+        images: the images of all parts.
+        train, validation, test: number of images of each part; None for all images of the part.
 
     Raises:
         ValueError: a part has fewer images.
@@ -121,19 +120,19 @@ def first_images(
     for name, count in (("train", train), ("validation", validation), ("test", test)):
         rows = getattr(images, name)
         if count is not None and not 0 <= count <= len(rows):
-            raise ValueError(f"{name}: expected 0 to {len(rows)} images, got {count}")
+            raise ValueError(f"{name}: expected a number of images from 0 to {len(rows)}, got {count}")
         parts[name] = rows[:count]
     return replace(images, **parts)
 
 
 def restoration(images: BinaryImages, corruption: Corruption) -> MultilabelData:
-    """Return the problem of finding clean pixels, as labels, from corrupted pixels, as features.
+    """Return a data set with corrupted pixels as features and clean pixels as labels.
 
-    Only the images of the three parts are used, first training, then validation, then testing, in float32.
+    Only images of the three parts are used: first training, then validation, then testing, in float32.
 
     Args:
         images: clean images.
-        corruption: such as :class:`~lmbm_torch.data.corruptions.Flip`.
+        corruption: a corruption, such as :class:`~lmbm_torch.data.corruptions.Flip`.
     """
     rows = _rows_in_parts(images)
     clean = images.pixels[rows]
@@ -142,9 +141,9 @@ def restoration(images: BinaryImages, corruption: Corruption) -> MultilabelData:
 
 
 def alone(images: BinaryImages) -> MultilabelData:
-    """Return the pixels as labels without any input, for models of images; the only feature is 0 everywhere.
+    """Return a data set with pixels as labels, for models of images without input; the only feature is 0.
 
-    The images of the three parts only, in the order of :func:`restoration`.
+    The rows are those of :func:`restoration`.
 
     Args:
         images: clean images.
@@ -155,49 +154,48 @@ def alone(images: BinaryImages) -> MultilabelData:
 
 
 def seven_segments(images: BinaryImages) -> MultilabelData:
-    """Return the problem of lighting the segments of a display, as labels, for the digit in the pixels.
+    """Return a data set with pixels as features and the lit segments that display the digit as labels.
 
-    The images of the three parts only, in the order of :func:`restoration`; labels as in
-    :class:`~lmbm_torch.data.SevenSegment`.
+    The rows are those of :func:`restoration`, and the labels those of :class:`~lmbm_torch.data.SevenSegment`.
 
     Raises:
-        ValueError: images of unknown digits.
+        ValueError: the digits in the images are unknown.
     """
     if images.digits is None:
-        raise ValueError(f"images: expected some whose digits are known, got {images.name} without them")
+        raise ValueError(f"images: expected images with known digits, got {images.name} without digits")
     rows = _rows_in_parts(images)
     labels = SevenSegment.codes()[images.digits[rows]]
     return _problem(images, "seven segments", images.pixels[rows], labels, SEGMENTS)
 
 
 def mnist(folder: str | PathLike | None = None, seed: int = 0) -> BinaryImages:
-    """Read MNIST, a pixel 1 where the grey value is above 127: 50,000 / 10,000 / 10,000 images of 28 × 28.
+    """Read MNIST; a pixel is 1 if the grey value is above 127: 50,000 / 10,000 / 10,000 images of 28 × 28.
 
-    Read from ``<folder>/mnist``: ``mnist.npz`` with ``x_train`` and ``x_test``, or the two published idx
+    The folder ``<folder>/mnist`` has ``mnist.npz`` with ``x_train`` and ``x_test``, or the two published idx
     files of images, gzipped or not. The digits come from ``y_train`` and ``y_test``, or from the two idx
     files of labels; without these the digits are unknown.
 
     Args:
-        folder: by default the environment variable LMBM_DATA.
-        seed: of the validation part, drawn from the 60,000 training images.
+        folder: folder of data sets; by default the environment variable LMBM_DATA.
+        seed: seed of the validation part, which is drawn from the 60,000 training images.
 
     Raises:
-        FileNotFoundError: no images, or labels of one part only.
-        ValueError: no folder given, or an unreadable file.
+        FileNotFoundError: there are no images, or only one part has labels.
+        ValueError: no folder is given, or a file is unreadable.
     """
     grey, train, validation, test, shown = _grey_mnist(folder, seed)
     return BinaryImages("MNIST", (grey > _INK).astype(np.uint8), train, validation, test, shown)
 
 
 def sampled_mnist(folder: str | PathLike | None = None, seed: int = 0, pixel_seed: int = 0) -> BinaryImages:
-    """Read MNIST, each pixel drawn once: 1 with the probability grey value / 255.
+    """Read MNIST as :func:`mnist`, but draw each pixel: 1 with the probability grey value / 255.
 
-    The convention of Salakhutdinov and Murray (2008), harder to model than a threshold; numbers of papers
-    differ by the draw. Otherwise as :func:`mnist`.
+    This is the convention of Salakhutdinov and Murray (2008). Such images are harder to model than images by
+    a threshold, and results of papers differ by the draw.
 
     Args:
         folder, seed: see :func:`mnist`.
-        pixel_seed: of the pixels.
+        pixel_seed: seed of the draws of the pixels.
 
     Raises:
         FileNotFoundError, ValueError: see :func:`mnist`.
@@ -209,29 +207,29 @@ def sampled_mnist(folder: str | PathLike | None = None, seed: int = 0, pixel_see
 
 
 def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
-    """Read Caltech 101 Silhouettes as stored, objects 0 on 1: 4,100 / 2,264 / 2,307 images of 28 × 28.
+    """Read Caltech 101 Silhouettes: objects are 0, background is 1; 4,100 / 2,264 / 2,307 images, 28 × 28.
 
-    Read from ``<folder>/caltech101_silhouettes/caltech101_silhouettes_28_split1.npz``, with the arrays
-    ``x_train``, ``x_val`` and ``x_test`` of 784 columns, as in the published file; images come upright.
+    The file ``<folder>/caltech101_silhouettes/caltech101_silhouettes_28_split1.npz`` has the arrays
+    ``x_train``, ``x_val`` and ``x_test`` of 784 columns, like the published file.
 
     Args:
-        folder: by default the environment variable LMBM_DATA.
+        folder: folder of data sets; by default the environment variable LMBM_DATA.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: no folder given, or an unreadable file.
+        ValueError: no folder is given, or a file is unreadable.
     """
     path = data_folder(folder) / "caltech101_silhouettes" / "caltech101_silhouettes_28_split1.npz"
     with open_archive(path, "folder") as archive:
         parts = [archive[f"x_{name}"] for name in ("train", "val", "test")]
     rows = _consecutive(*map(len, parts))
-    # Pixels are stored column by column.
+    # The file stores pixels column by column: transpose the images.
     pixels = np.concatenate(parts).reshape(-1, 28, 28).transpose(0, 2, 1).astype(np.uint8)
     return BinaryImages("Caltech 101 Silhouettes", pixels, *rows)
 
 
 def digits() -> BinaryImages:
-    """Return digits of scikit-learn, a pixel 1 from half of the range: 1,000 / 297 / 500 images, 8 × 8."""
+    """Return scikit-learn's digits; grey values from 8 (of 16) are 1: 1,000 / 297 / 500 images of 8 × 8."""
     grey, shown = bundled_digits()
     pixels = (grey.reshape(-1, 8, 8) >= 8).astype(np.uint8)
     return BinaryImages("digits", pixels, *_consecutive(1000, 297, 500), digits=shown)
@@ -286,7 +284,7 @@ def _problem(
     labels: Float[np.ndarray, "rows labels"],
     label_names: tuple[str, ...],
 ) -> MultilabelData:
-    """Return a data set of pixels and labels of :func:`_rows_in_parts`."""
+    """Return a data set of pixels and labels, which have the rows of :func:`_rows_in_parts`."""
     train, validation, test = _consecutive(len(images.train), len(images.validation), len(images.test))
     features, title = _flat(pixels), f"{images.name}, {name}"
     names = label_names, numbered("pixel", features.shape[1])

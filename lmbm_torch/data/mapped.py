@@ -1,7 +1,7 @@
-"""Data sets larger than memory: arrays in a folder, of which rows are read when asked for.
+"""Data sets larger than memory: arrays in a folder, from which only the needed rows are read.
 
 The folder holds ``labels.npy``, int8 with −1 for a missing label, and either ``features.npy`` or the CSR
-parts ``data.npy``, ``indices.npy`` and ``indptr.npy``, training rows before test rows. ``data.json`` has the
+parts ``data.npy``, ``indices.npy`` and ``indptr.npy``. Training rows precede test rows. ``data.json`` has the
 names and is written last.
 """
 
@@ -32,7 +32,7 @@ Part = tuple[Features, np.ndarray]
 Rows = slice | Sequence[int] | np.ndarray
 
 
-# The required entries of a description and their types; names of features may be left out.
+# The required entries of data.json and their types; names of features may be left out.
 _DESCRIBED = {
     "name": str,
     "train": int,
@@ -44,34 +44,34 @@ _DESCRIBED = {
 
 
 class StoredArray:
-    """An array in an npy file, of which rows are read when asked for.
+    """An array in an npy file, from which only the needed rows are read.
 
-    The file is not mapped into memory: with mapping, the system reads up to a mebibyte around each row, which
-    counts as memory of this process (250 MiB for 256 rows of 4 kB), and a file cut short kills the process.
-    The file is opened for each reading, so processes and threads share no file position.
+    The file is not mapped into memory. With memory mapping, the system would read up to 1 MiB around each
+    row, which counts as memory of this process (250 MiB for 256 rows of 4 kB), and a truncated file would
+    kill the process. Each reading opens the file: processes and threads share no file position.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: no npy file, or an array of objects, in Fortran order or truncated. The message names the
-            file.
+        ValueError: the file is no npy file or is truncated, or the array holds objects or is in Fortran
+            order. The message names the file.
     """
 
     def __init__(self, path: str | PathLike) -> None:
         with reading(path, OSError) as file, file.open("rb") as stream:
             self.shape, is_fortran, self.dtype = read_header(stream, file.stat().st_size)
             if is_fortran or self.dtype.kind not in "biuf":
-                raise ValueError(f"expected an array of numbers, row by row, got one of {self.dtype}")
+                raise ValueError(f"expected an array of numbers in row-major order, got dtype {self.dtype}")
             self.path, self._offset = file, stream.tell()
 
     def __getitem__(self, rows: Rows) -> np.ndarray:
-        """Return some rows; consecutive rows are read at once.
+        """Return some rows; consecutive rows are read in one step.
 
         Raises:
-            IndexError: an unknown row.
-            ValueError: the file has been cut short since opening. The message names the file.
+            IndexError: a row does not exist.
+            ValueError: the file has become shorter since it was opened. The message names the file.
         """
         numbers = _numbers(rows, self.shape[0])
         taken = np.empty((len(numbers), *self.shape[1:]), self.dtype)
@@ -80,14 +80,14 @@ class StoredArray:
         content = taken.reshape(-1).view(np.uint8).data
         width = len(content) // len(numbers)
         ends = [*(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
-        # A raw file reads at most 2 GiB at once; a tiny buffer lifts this limit and reads nothing in excess.
+        # A raw file reads at most 2 GiB per call. A tiny buffer removes this limit without further reads.
         with reading(self.path, OSError) as file, BufferedReader(FileIO(file), 16) as stream:
             for first, last in zip([0, *ends], ends, strict=False):
                 stream.seek(self._offset + int(numbers[first]) * width)
                 place = content[first * width : last * width]
                 if missing := len(place) - stream.readinto(place):
                     raise ValueError(
-                        f"expected a file that keeps its size while open, got {missing} bytes fewer"
+                        f"expected a file that keeps its size while it is open, got {missing} bytes fewer"
                     )
         return taken
 
@@ -104,10 +104,10 @@ class _Matrix:
 
 
 class MappedFeatures(_Matrix):
-    """Dense features on disk, ``(instances, features)``; indexing reads rows, which must be finite.
+    """Dense features on disk, ``(instances, features)``; an index reads rows, which must be finite.
 
     Raises:
-        ValueError: on indexing, damaged rows. The message names the file.
+        ValueError: rows that an index reads are damaged. The message names the file.
     """
 
     name = "features"
@@ -120,12 +120,12 @@ class MappedFeatures(_Matrix):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise TypeError(
-            "features: expected features in memory, since all rows are needed at once, got features on disk"
+            "features: expected features in memory, because this method needs all rows, got features on disk"
         )
 
 
 class MappedSparseFeatures(MappedFeatures):
-    """Sparse features on disk, in CSR parts; indexing reads rows as a CSR array.
+    """Sparse features on disk, in CSR parts; an index reads rows as a CSR array.
 
     Args:
         num_features: number of columns, which the CSR parts do not hold.
@@ -138,21 +138,21 @@ class MappedSparseFeatures(MappedFeatures):
         check_shape("indices", self._indices, *self._data.shape)
         for name, part in (("indices", self._indices), ("indptr", self._indptr)):
             if len(part.shape) != 1 or not np.issubdtype(part.dtype, np.integer):
-                raise ValueError(f"{name}: expected a row of integers, got {part.dtype} of {part.shape}")
+                raise ValueError(f"{name}: expected integers, one axis, got {part.dtype} of {part.shape}")
         self._description = folder / DESCRIPTION
         self.shape = (self._indptr.shape[0] - 1, num_features)
 
     def __getitem__(self, rows: Rows) -> Features:
         numbers = _numbers(rows, self.shape[0])
-        # Differences of unsigned integers would be floats.
+        # Convert to int64 first, because differences of uint64 would become floats.
         first, last = (self._indptr[each].astype(np.int64) for each in (numbers, numbers + 1))
         num_entries = self._data.shape[0]
         if not ((first >= 0) & (first <= last) & (last <= num_entries)).all():
             raise ValueError(
-                f"path: {self._indptr.path}: expected places from 0 to {num_entries}, in order, got others"
+                f"path: {self._indptr.path}: expected ascending numbers from 0 to {num_entries}, got others"
             )
         indptr = np.concatenate([[0], np.cumsum(last - first)])
-        # For every entry: the start of the row in the file plus the offset within the row.
+        # The place of each entry is the start of its row in the file plus the offset within the row.
         places = np.repeat(first - indptr[:-1], last - first) + np.arange(indptr[-1])
         parts = self._data[places], self._indices[places], indptr
         with reading(self._description):
@@ -162,7 +162,7 @@ class MappedSparseFeatures(MappedFeatures):
 
 
 class MappedLabels(_Matrix):
-    """Labels on disk, ``(instances, labels)``; indexing reads rows, float32 with NaN for a missing label."""
+    """Labels on disk, ``(instances, labels)``; an index reads rows, float32 with NaN for missing labels."""
 
     name = "labels"
 
@@ -182,7 +182,7 @@ class MappedData(MultilabelData):
     """A multi-label data set on disk; ``features[rows]`` and ``labels[rows]`` read rows.
 
     Raises:
-        ValueError: a field that does not fit; values are checked on reading.
+        ValueError: a field does not fit the others; values are checked only when they are read.
     """
 
     def __post_init__(self) -> None:
@@ -197,7 +197,7 @@ class MappedData(MultilabelData):
         return replace(self, train=train, test=test)
 
     def features_at(self, rows: Int[np.ndarray, " rows"]) -> SomeRows:
-        """Return features with slices read when asked for."""
+        """Return features of some rows without reading; slices of the result read the file."""
         return SomeRows(self.features, rows)
 
 
@@ -205,8 +205,8 @@ def open_mapped(path: str | PathLike) -> MappedData:
     """Open the data set in a folder that :func:`write_mapped` has written.
 
     Raises:
-        FileNotFoundError: a missing folder or missing files.
-        ValueError: damaged files, or files contradicting each other. The message names the file.
+        FileNotFoundError: the folder or a file is missing.
+        ValueError: a file is damaged, or files contradict each other. The message names the file.
 
     Examples:
         >>> from lmbm_torch.data import open_mapped
@@ -217,25 +217,25 @@ def open_mapped(path: str | PathLike) -> MappedData:
         said = json.loads(file.read_text(encoding="utf-8"))
         for name, kind in _DESCRIBED.items():
             if type(said[name]) is not kind or (kind is int and said[name] < 0):
-                raise ValueError(f"{name}: expected {kind.__name__}, got {said[name]!r}")
+                raise ValueError(f"{name}: expected a value of type {kind.__name__}, got {said[name]!r}")
         num_features, num_train = said["num_features"], said["train"]
         names = tuple(said["label_names"]), tuple(said["feature_names"] or numbered("feature", num_features))
         features: Any = (
             MappedSparseFeatures(folder, num_features) if said["sparse"] else MappedFeatures(folder)
         )
         labels: Any = MappedLabels(folder)
-        # Checked before any array of the claimed number of rows is made.
+        # The numbers of rows are checked before they are used, because a damaged file may claim any number.
         check_shape("labels", labels, num_train + said["test"], None)
         rows = np.arange(len(labels))
         return MappedData(said["name"], features, labels, *names, rows[:num_train], rows[num_train:])
 
 
 class SomeRows:
-    """Rows of mapped features in a given order; slices read from disk.
+    """Rows of features on disk in a given order; slices read the rows.
 
     Args:
-        features: of the data set.
-        rows: rows of the features.
+        features: features of the data set.
+        rows: row numbers.
     """
 
     def __init__(self, features: MappedFeatures, rows: Int[np.ndarray, " rows"]) -> None:
@@ -255,16 +255,16 @@ def write_mapped(
     label_names: Sequence[str],
     feature_names: Sequence[str] | None = None,
 ) -> None:
-    """Write a data set to a new folder, part by part; no part is kept in memory.
+    """Write a data set to a new folder, part by part; memory holds one part at a time.
 
     Args:
-        train, test: any number of parts, each (features, labels), all dense or all CSR.
-        feature_names: by default feature_0, feature_1, …
+        train, test: any number of parts, each a pair (features, labels), all dense or all CSR.
+        feature_names: names of the features; by default feature_0, feature_1, …
 
     Raises:
         FileExistsError: the folder exists.
-        OSError: a file cannot be written, such as on a full disk; the message names the file.
-        ValueError: no training part, or parts that are no features and labels or differ in the columns.
+        OSError: a file cannot be written, for instance on a full disk; the message names the file.
+        ValueError: there is no training part, or a part is invalid or has other columns than the first part.
 
     Examples:
         >>> import tempfile, pathlib
@@ -291,7 +291,7 @@ def write_mapped(
                 writers[key].append(rows)
             counts[name] += len(labels)
     if counts["train"] == 0 or len(widths) > 1:
-        raise ValueError(f"train: expected parts of the same columns, at least one, got {sorted(widths)}")
+        raise ValueError(f"train: expected at least one part, all with equal columns, got {sorted(widths)}")
     for writer in writers.values():
         writer.write_header()
     ((num_features, sparse),) = widths
@@ -314,13 +314,13 @@ def _stored(
         return {**stored, "features": features}
     before = writers["data"].num_rows if "data" in writers else 0
     ends = features.indptr.astype(np.int64) + before
-    # Only the first part has the start of the first row.
+    # Each part's array begins with 0; only the first part's 0 is written.
     indptr = ends if "indptr" not in writers else ends[1:]
     return {**stored, "data": features.data, "indices": features.indices.astype(np.int32), "indptr": indptr}
 
 
 class _ArrayWriter:
-    """An npy file that grows by rows; numpy leaves room in the header for the number of rows."""
+    """A writer of an npy file to which rows are added; the header has room for a larger number of rows."""
 
     def __init__(self, path: Path, like: np.ndarray) -> None:
         self._path = path
@@ -331,8 +331,8 @@ class _ArrayWriter:
     def append(self, rows: np.ndarray) -> None:
         if (rows.shape[1:], rows.dtype) != (self._like.shape[1:], self._like.dtype):
             raise ValueError(
-                f"train: expected parts of {self._like.dtype} in {self._like.shape[1:]} columns, got "
-                f"{rows.dtype} in {rows.shape[1:]}"
+                f"train: expected parts of type {self._like.dtype} with {self._like.shape[1:]} columns, got "
+                f"{rows.dtype} with {rows.shape[1:]}"
             )
         with self._opened("ab") as stream:
             stream.write(np.ascontiguousarray(rows).tobytes())
@@ -346,7 +346,7 @@ class _ArrayWriter:
 
     @contextmanager
     def _opened(self, mode: str) -> Iterator[Any]:
-        """Open the file; an error of writing names the file."""
+        """Open the file; name the file in errors of writing."""
         try:
             with self._path.open(mode) as stream:
                 yield stream
@@ -359,5 +359,5 @@ def _numbers(rows: Rows, count: int) -> Int[np.ndarray, " rows"]:
         return np.arange(*rows.indices(count))
     numbers = np.asarray(rows, np.int64)
     if len(numbers) and not -count <= numbers.min() <= numbers.max() < count:
-        raise IndexError(f"rows: expected numbers below {count}, got {numbers.min()} to {numbers.max()}")
+        raise IndexError(f"rows: expected row numbers below {count}, got {numbers.min()} to {numbers.max()}")
     return np.where(numbers < 0, numbers + count, numbers)

@@ -1,4 +1,4 @@
-"""Data sets and labelled sequences of the literature, by name, in a folder of the user."""
+"""Readers of well-known data sets and labelled sequences by name, from a folder of the user."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ NAMED_SETS = ("mediamill_subset", "rcv1_subset1", "scene", "yeast")
 def load(name: str, folder: str | PathLike | None = None) -> MultilabelData:
     """Read ``<folder>/<name>/<name>.npz`` with the published split.
 
-    Labels of RCV1's test documents are moved: in the joint file in circulation each test label stands one
-    column early, and the first label stands behind the last feature. After the move, frequencies of labels in
-    the two parts correlate at 0.997 instead of 0.02.
+    Labels of RCV1's test documents are moved. In the usual file of RCV1, each test label is one column too
+    early, and the first label is after the last feature. After the move, the label frequencies in the two
+    parts have a correlation of 0.997 instead of 0.02.
 
     Args:
         name: one of ``NAMED_SETS``.
-        folder: by default the environment variable LMBM_DATA.
+        folder: folder of data sets; by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: a missing folder, or a folder without the data set.
-        ValueError: an unknown name, no folder given, or an unreadable file.
+        FileNotFoundError: the folder does not exist, or does not have the data set.
+        ValueError: the name is unknown, no folder is given, or the file is unreadable.
 
     Examples:
         >>> from lmbm_torch.data import load
@@ -48,13 +48,13 @@ def data_folder(folder: str | PathLike | None = None) -> Path:
     """Return the given folder, or the folder in the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: not a folder.
-        ValueError: neither is given.
+        FileNotFoundError: the folder does not exist.
+        ValueError: neither the folder nor the variable is given.
     """
     given = folder if folder is not None else os.environ.get("LMBM_DATA")
     if not given:
         raise ValueError(
-            "folder: expected the folder of data sets, here or in the environment variable LMBM_DATA"
+            "folder: expected a folder of data sets, got None; pass folder, or set the variable LMBM_DATA"
         )
     if not Path(given).is_dir():
         raise FileNotFoundError(
@@ -64,7 +64,7 @@ def data_folder(folder: str | PathLike | None = None) -> Path:
 
 
 def _aligned(data: MultilabelData, path: Path) -> MultilabelData:
-    """Move the test labels a column later if the file marks rows with the first label as a feature."""
+    """Move the test labels one column later if the file has the first label as a feature."""
     with open_archive(path) as archive:
         if "test_rows_with_removed_artefact" not in archive:
             return data
@@ -77,13 +77,13 @@ def _aligned(data: MultilabelData, path: Path) -> MultilabelData:
 
 
 def load_ocr_letters(folder: str | PathLike | None = None) -> SequenceData:
-    """Read handwritten words (Kassel; Taskar, Guestrin and Koller 2003), 16 × 8 binary pixels a letter.
+    """Read handwritten words with 16 × 8 binary pixels per letter (Taskar, Guestrin and Koller 2003).
 
-    There are 6,877 words of 26 letters in ten folds; the protocol is to train on one fold and to test on the
-    other nine. Pixels are in row-major order.
+    The data of Kassel have 6,877 words of 26 different letters in ten folds; the protocol is to train on one
+    fold and to test on the other nine. Pixels are in row-major order.
 
     Args:
-        folder: has ``ocr_letters/ocr_letters.npz``; by default the environment variable LMBM_DATA.
+        folder: folder with ``ocr_letters/ocr_letters.npz``; by default the environment variable LMBM_DATA.
 
     Raises:
         FileNotFoundError: a missing folder, or a folder without the data set.
@@ -108,14 +108,14 @@ def load_ocr_letters(folder: str | PathLike | None = None) -> SequenceData:
 
 
 def load_conll2000(folder: str | PathLike | None = None) -> SequenceData:
-    """Read text chunking (Tjong Kim Sang and Buchholz 2000) with windows of words and tags as features, CSR.
+    """Read sentences with phrases to find (text chunking, Tjong Kim Sang and Buchholz 2000).
 
-    Fold 0 is the training part, fold 1 the test part; labels are chunk tags such as ``B-NP``. The features
-    are indicators of the words and part-of-speech tags around each token
-    (:class:`~lmbm_torch.data.sequences.windows.Windows`), of values that occur in the training part.
+    Fold 0 is the training part, fold 1 the test part; labels are chunk tags such as ``B-NP``. The features, a
+    CSR array, are indicators of the words and part-of-speech tags around each token, for values that occur in
+    the training part (:class:`~lmbm_torch.data.sequences.windows.Windows`).
 
     Args:
-        folder: has ``conll2000/conll2000.npz``; by default the environment variable LMBM_DATA.
+        folder: folder with ``conll2000/conll2000.npz``; by default the environment variable LMBM_DATA.
 
     Raises:
         FileNotFoundError: a missing folder, or a folder without the data set.
@@ -136,7 +136,7 @@ def load_conll2000(folder: str | PathLike | None = None) -> SequenceData:
         lengths = [np.diff(archive[f"sent_ptr_{part}"]) for part in ("train", "test")]
         start = np.concatenate([[0], *lengths]).cumsum().astype(np.int64, casting="same_kind")
         if start[-1] != len(joined["word"]) or min(map(np.min, lengths)) < 1:
-            raise ValueError(f"sent_ptr: expected sentences of {len(joined['word'])} words, got {start[-1]}")
+            raise ValueError(f"sent_ptr: expected {len(joined['word'])} words in all, got {start[-1]}")
         fold = np.repeat([0, 1], [len(each) for each in lengths])
         values, codes = (
             (archive["words"].tolist(), archive["pos_tags"].tolist()),

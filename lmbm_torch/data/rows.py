@@ -15,41 +15,41 @@ def num_instances(X: Any) -> int:
     """Return the number of instances.
 
     Raises:
-        TypeError: a scalar, or what has neither a shape nor a length.
+        TypeError: X is a scalar, or has neither a shape nor a length.
     """
     shape = getattr(X, "shape", None)
     if shape is None and not hasattr(X, "__len__"):
-        raise TypeError(f"X: expected instances, got {type(X).__name__}")
+        raise TypeError(f"X: expected an array, a data frame or a list of instances, got {type(X).__name__}")
     if shape is not None and len(shape) == 0:
-        raise TypeError("X: expected instances, got a scalar")
+        raise TypeError("X: expected an array, a data frame or a list of instances, got a scalar")
     return int(len(X) if shape is None else shape[0])
 
 
 def some_instances(X: Any, rows: Any) -> Any:
-    """Return some instances of X, in the form of X.
+    """Return some instances of X as an object of the same type as X.
 
     Args:
-        rows: an array of their numbers, or a mask (instances,).
+        rows: an array of row numbers, or a mask (instances,).
     """
     rows = np.flatnonzero(rows) if rows.dtype == bool else rows
     if hasattr(X, "iloc"):
         return X.iloc[rows]
-    # Arrow tables.
+    # Only Arrow tables have "take" and "schema" but not "lazy".
     if hasattr(X, "take") and hasattr(X, "schema") and not hasattr(X, "lazy"):
         return X.take(rows)
     return X[rows] if hasattr(X, "shape") else [X[row] for row in rows]
 
 
 def checked_weights(sample_weight: Any, count: int) -> np.ndarray:
-    """Return weights of instances as float64, (count,).
+    """Return checked weights of instances as float64, (count,).
 
     Args:
-        sample_weight: (count,), or one number for all.
+        sample_weight: (count,), or a single number for all instances.
 
     Raises:
-        ValueError: another shape, negative or infinite weights, all of them 0.
+        ValueError: the shape differs, a weight is negative or infinite, or all weights are 0.
     """
-    # At use: splits import this module and do not need scikit-learn.
+    # Imported here, because modules without scikit-learn import this module.
     from sklearn.utils import check_array
 
     if isinstance(sample_weight, Number):
@@ -57,7 +57,7 @@ def checked_weights(sample_weight: Any, count: int) -> np.ndarray:
     options: dict[str, Any] = {"dtype": np.float64, "order": "C", "input_name": "sample_weight"}
     weights = check_array(sample_weight, ensure_2d=False, **options)
     if weights.shape != (count,):
-        raise ValueError(f"sample_weight.shape: expected ({count},), got {weights.shape}")
+        raise ValueError(f"sample_weight: expected the shape ({count},), got {weights.shape}")
     if (weights < 0).any():
         raise ValueError(f"sample_weight: expected no negative values, got {weights.min()}")
     if not weights.any():
@@ -67,17 +67,17 @@ def checked_weights(sample_weight: Any, count: int) -> np.ndarray:
 
 
 def two_valued(y: np.ndarray, declared: Sequence[Any] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels as {0, 1, NaN}, (instances, labels), and the values, (labels, 2), the value of 0 first.
+    """Return labels as {0, 1, NaN}, (instances, labels), and their two original values, (labels, 2).
 
-    Numbers are 0 and 1, or two different numbers shared by all labels, such as −1 and 1. Each label may have
-    two own texts; a label with a single text has the two texts of all labels together, if there are two, or
-    the single text for both values. Different labels are returned unchanged.
+    Numeric labels are 0 and 1, or two numbers that all labels share, for example −1 and 1. Labels of text may
+    have two values for each label. If a label has only one value, the two values of all labels are taken if
+    there are exactly two, otherwise the single value stands for both. Other labels are returned unchanged.
 
     Args:
-        declared: for each label further values, in order, or None.
+        declared: for each label further values in ascending order, or None.
 
     Raises:
-        ValueError: a label with three texts or more.
+        ValueError: a label has three or more texts as values.
     """
     if y.dtype.kind in "OUS":
         missing = is_missing(y)
@@ -116,13 +116,13 @@ def _of_texts(
 def own_values(columns: Sequence[Sequence[Any]], declared: Sequence[Any]) -> list[list[Any]]:
     """Return the values of each label, ascending, from known values and declared values.
 
-    A label with fewer than two values has the values of all labels, if these are two.
+    If a label has fewer than two values and all labels together have two, these two are returned.
     """
     found = [
         sorted({*column}) if own is None else [*own, *sorted({*column} - {*own})]
         for column, own in zip(columns, declared, strict=True)
     ]
-    # Few sorted values, since values of different labels may be of types that have no order.
+    # Values of different labels may have types without a common order, so they are not sorted together.
     every = [*{value for own in found for value in own}]
     every = sorted(every) if len(every) == 2 and type(every[0]) is type(every[1]) else []
     return [every if len(own) < 2 and every else own for own in found]

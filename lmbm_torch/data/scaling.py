@@ -1,7 +1,7 @@
 """Scaling of features, fitted once to a training part and then applied to raw rows.
 
-scikit-learn fits the scaling; the result is a record of plain tensors, so a checkpoint can hold the
-scaling and raw rows can be scaled without scikit-learn.
+scikit-learn fits the scaling. The result is a record of tensors, which a checkpoint can hold and which scales
+rows without scikit-learn.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Scaling(Stored):
 
     Args:
         mean, scale: float64, one entry per feature; ``scale`` above zero.
-        unit_rows: divide rows by norms; a row of zeros stays unchanged.
+        unit_rows: whether rows are divided by the norms; a row of zeros stays unchanged.
 
     Raises:
-        ValueError: two different shapes, an infinite or NaN mean, or a scale not above zero.
+        ValueError: shapes differ, a mean is infinite or NaN, or a scale is not above zero.
     """
 
     mean: Float[Tensor, " features"]
@@ -50,14 +50,13 @@ class Scaling(Stored):
         return not self.unit_rows and bool((self.mean == 0).all()) and bool((self.scale == 1).all())
 
     def transform(self, rows: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
-        """Scale raw rows, dense or CSR, on the device of this record's tensors.
+        """Scale raw rows, dense or CSR, on the device of ``mean`` and ``scale``.
 
-        Computed in float64 and returned in the dtype of ``rows``; the identity returns ``rows`` without a
-        copy.
+        The result, computed in float64, has the dtype of ``rows``; unscaled, it is ``rows`` itself.
 
         Raises:
-            ValueError: another number of features, or CSR rows and a mean other than zero, making
-                every zero a value.
+            ValueError: the number of features differs; or rows are CSR although means are not zero, and the
+                result would be dense.
         """
         check_shape("rows", rows, rows.shape[0], len(self.mean))
         if not self.unit_rows and bool((self.mean == 0).all()) and bool((self.scale == 1).all()):
@@ -72,7 +71,7 @@ class Scaling(Stored):
     def _transform_csr(self, rows: Tensor) -> Tensor:
         if bool((self.mean != 0).any()):
             raise ValueError(
-                "rows: expected dense rows, since subtracting the mean would make CSR rows dense"
+                "rows: expected dense rows, because subtracting the mean makes CSR rows dense, got CSR"
             )
         values = rows.values() / self.scale[rows.col_indices().long()]
         if self.unit_rows:
@@ -84,7 +83,7 @@ class Scaling(Stored):
         return csr_tensor(rows.crow_indices(), rows.col_indices(), values.to(rows.dtype), rows.shape)
 
     def agrees(self, other: Scaling) -> bool:
-        """Return whether both scalings are equal up to rounding that may differ between machines."""
+        """Return whether two scalings are equal up to rounding, which may differ between computers."""
         if self.unit_rows != other.unit_rows or self.mean.shape != other.mean.shape:
             return False
         shift = (other.mean.to(self.mean) - self.mean) / self.scale
@@ -93,10 +92,10 @@ class Scaling(Stored):
 
 
 def standardise(features: Features) -> Scaling:
-    """Fit a scaling to zero mean and unit variance of every feature; a constant feature is only centred.
+    """Return a scaling to zero mean and unit variance of every feature; constants are only centred.
 
     Raises:
-        ValueError: CSR features, which centring would make dense.
+        ValueError: features are CSR, which would become dense.
     """
     with naming_extras():
         from sklearn.preprocessing import StandardScaler
@@ -113,9 +112,9 @@ def standardise(features: Features) -> Scaling:
 
 
 def usual(features: Features) -> Scaling:
-    """Fit :func:`standardise` to dense features, then divide every row by its Euclidean norm.
+    """Return the scaling that standardises dense features, then divides each row by its Euclidean norm.
 
-    CSR features are each divided by the largest magnitude, then every row by its norm: zeros stay zeros.
+    If features are CSR, each column is divided by the largest magnitude instead: zeros stay zeros.
     """
     if not issparse(features):
         return replace(standardise(features), unit_rows=True)
@@ -124,7 +123,7 @@ def usual(features: Features) -> Scaling:
 
 
 def unit_norm(features: Features) -> Scaling:
-    """Return the scaling of every row by the Euclidean norm; CSR features stay sparse."""
+    """Return the scaling that divides each row by its Euclidean norm; CSR features stay sparse."""
     return _neutral(features, unit_rows=True)
 
 

@@ -23,7 +23,7 @@ def bundled_digits() -> tuple[Float[np.ndarray, "1797 64"], Int[np.ndarray, " 17
     with naming_extras():
         from sklearn.datasets import load_digits
 
-    # Arrays; type checkers misread scikit-learn's ``as_frame``.
+    # The result is two arrays; type checkers misread scikit-learn's types.
     bundled: Any = load_digits(return_X_y=True)
     return bundled
 
@@ -31,8 +31,8 @@ def bundled_digits() -> tuple[Float[np.ndarray, "1797 64"], Int[np.ndarray, " 17
 class SevenSegment(MultilabelData):
     """scikit-learn's 1,797 bundled images of digits with seven labels each; 10 of 128 label sets occur.
 
-    Features are the 8 × 8 pixels in [0, 1], float32. Half of the images are for training, half for testing:
-    the split was drawn once, stratified by digit, and stands in a file of this package.
+    Features are the 8 × 8 pixels in [0, 1], float32. Half of the images are for training, half for testing.
+    The split, stratified by digit, is fixed in a file of this package.
 
     Attributes:
         digits: ``(instances,)``, the digit in each image.
@@ -64,5 +64,5 @@ class SevenSegment(MultilabelData):
 
     @staticmethod
     def codes() -> Float[np.ndarray, "digits segments"]:
-        """Return the segments a … g that show each digit, float32."""
+        """Return for each digit which of the segments a … g are lit, float32."""
         return np.array([[segment in lit for segment in SEGMENTS] for lit in _LIT], dtype=np.float32)

@@ -1,9 +1,9 @@
 """Splits of instances into parts, by scikit-learn's seeded splitters or by iterative stratification.
 
-Source of iterative stratification, with a share of every label in every part: Sechidis, Tsoumakas and
-Vlahavas 2011, "On the stratification of multi-label data", Algorithm 1. The rarest label is distributed
-first, each instance to the part with the largest lack of the label. Labels with a handful of instances occur
-in all parts, which a random split does not ensure.
+Iterative stratification gives each part a share of every label (Sechidis, Tsoumakas and Vlahavas 2011, "On
+the stratification of multi-label data", Algorithm 1). The rarest label is distributed first; each instance
+goes to the part that lacks the label most. Even labels with few instances then occur in all parts, which a
+random split does not ensure.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def random_split(labels: Labels, fraction: float, seed: int) -> Rows:
     """Return rows to keep and rows to hold out, both ascending.
 
     Raises:
-        ValueError: ``fraction`` is not between 0 and 1, or leaves one of the two without an instance.
+        ValueError: ``fraction`` is not between 0 and 1, or one of the two parts would be empty.
     """
     return _split(len(labels), fraction, seed, None)
 
 
 def stratified_split(labels: Labels, fraction: float, seed: int) -> Rows:
-    """Return rows to keep and rows to hold out, each label set in both parts in the same proportion.
+    """Return rows to keep and rows to hold out; each label set has the same proportion in both parts.
 
-    Label sets too rare to expect an instance in each part are pooled and stratified together; a missing label
-    counts as a third value.
+    Rare label sets, with less than one expected instance in a part, are stratified as one group. A missing
+    label counts as a third value.
     """
     _check_fraction(fraction)
     _, strata, counts = np.unique(
@@ -53,12 +53,12 @@ def stratified_split(labels: Labels, fraction: float, seed: int) -> Rows:
 
 
 def iterative_split(labels: Labels, fraction: float, seed: int, groups: np.ndarray | None = None) -> Rows:
-    """Return rows to keep and rows to hold out, each label in both parts in the same proportion.
+    """Return rows to keep and rows to hold out; each label has the same proportion in both parts.
 
-    For data with rare labels: see :func:`parts`.
+    This split is for data with rare labels; see :func:`parts`.
 
     Args:
-        groups: (instances,), of any type: instances of a group, such as a patient's, stay together.
+        groups: (instances,), groups of any type; the instances of a group, such as a patient, stay together.
     """
     _check_fraction(fraction)
     part = parts(labels, np.array([1 - fraction, fraction]), seed, groups)
@@ -76,17 +76,17 @@ def held_out(
 ) -> Rows:
     """Return rows to keep and rows to hold out, drawn from the completely labelled rows.
 
-    Metrics need all labels, training does not: rows with missing labels are kept.
+    Rows with missing labels are kept, because metrics need all labels, but training does not.
 
     Args:
-        fraction: of the completely labelled rows.
-        groups: (instances,), of any type: instances of a group stay together, and a row with missing labels
-            keeps the whole group. Groups are split by :func:`iterative_split`, whatever the ``splitter``.
-        argument: name of the fraction, for messages.
+        fraction: share of the completely labelled rows to hold out.
+        splitter: function that splits the rows, not used with ``groups``.
+        groups: (instances,), groups of any type; the instances of a group stay together. Groups with missing
+            labels are kept, all others are split by :func:`iterative_split`.
+        argument: name of the fraction in messages.
 
     Raises:
-        ValueError: fewer than two such rows; a split with nothing to keep or to hold out; errors of
-            the splitter.
+        ValueError: there are fewer than two such rows, a part would be empty, or the splitter raises it.
     """
     lacking = np.isnan(labels).any(1)
     if groups is not None:
@@ -124,13 +124,13 @@ def _check_fraction(fraction: float) -> None:
 
 
 class IterativeStratifiedKFold:
-    """Folds with a share of every label and with whole groups, for scikit-learn's ``cv``.
+    """A splitter for ``cv`` of scikit-learn whose folds have a share of every label and whole groups.
 
-    ``StratifiedKFold`` refuses label matrices, and random folds lack rare labels.
+    ``StratifiedKFold`` refuses label matrices, and random folds may lack rare labels.
 
     Args:
-        n_splits: number of folds, 2 or more.
-        random_state: seed of the order among equals; every call returns the same folds.
+        n_splits: number of folds, at least 2.
+        random_state: seed for choices between equally good parts; every call returns the same folds.
 
     Examples:
         >>> import numpy as np
@@ -143,12 +143,12 @@ class IterativeStratifiedKFold:
     def __init__(self, n_splits: int = 5, *, random_state: int = 0) -> None:
         check_count("n_splits", n_splits)
         if n_splits < 2:
-            raise ValueError(f"n_splits: expected 2 folds or more, got {n_splits}")
+            raise ValueError(f"n_splits: expected at least 2 folds, got {n_splits}")
         self.n_splits = n_splits
         self.random_state = random_state
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """Return the number of folds, whatever the data."""
+        """Return the number of folds; the arguments are ignored."""
         return self.n_splits
 
     def split(self, X: Any, y: Any, groups: Any = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -160,15 +160,14 @@ class IterativeStratifiedKFold:
             groups: see :func:`parts`.
 
         Raises:
-            ValueError: see :func:`parts`; classes instead of labels, or labels of other
-                values.
+            ValueError: see :func:`parts`; also if y holds classes instead of labels, or more than two values.
         """
         if not sparse.issparse(y):
             y = np.asarray(y)
             if y.ndim != 2:
                 raise ValueError(
-                    f"y: expected labels, (instances, labels), got the shape {y.shape}; StratifiedKFold of "
-                    "scikit-learn is for one class an instance"
+                    f"y: expected labels of shape (instances, labels), got the shape {y.shape}; for a "
+                    "single class per instance use scikit-learn's StratifiedKFold"
                 )
             y = two_valued(y)[0]
             check_labels("y", y, allow_missing=True)
@@ -181,17 +180,17 @@ class IterativeStratifiedKFold:
 def parts(
     labels: Any, shares: np.ndarray, seed: int, groups: np.ndarray | None = None
 ) -> Int[np.ndarray, " instances"]:
-    """Return the part of every instance, 0 to len(shares) − 1.
+    """Return the part of each instance, a number from 0 to len(shares) − 1.
 
     Args:
         labels: (instances, labels) in {0, 1}, dense or sparse; NaN, a missing label, counts as 0.
-        shares: of the instances in each part; positive, with sum 1.
-        seed: of the order among equals.
-        groups: (instances,), of any type: instances of a group get the same part.
+        shares: share of the instances in each part; positive, with sum 1.
+        seed: seed for choices between equally good parts.
+        groups: (instances,), groups of any type; the instances of a group get the same part.
 
     Raises:
-        ValueError: labels of other values; fewer groups, or without groups fewer instances, than parts;
-            another number of groups than of instances.
+        ValueError: labels have other values; there are fewer groups (or instances, without groups) than
+            parts; or the length of ``groups`` differs.
     """
     marks: Any = sparse.csr_array(labels if sparse.issparse(labels) else np.nan_to_num(labels))
     check_labels("labels", marks.data)
@@ -212,7 +211,7 @@ def parts(
 def _dealt(
     marks: sparse.csr_array, sizes: np.ndarray, shares: np.ndarray, random: np.random.Generator
 ) -> np.ndarray:
-    """Return the part of every unit, (units,), given sizes of units and counts of labels in units."""
+    """Return the part of each unit (a group or an instance), given sizes and label counts of the units."""
     part = np.full(len(sizes), -1)
     room = shares * sizes.sum()
     left = np.asarray(marks.sum(0), np.float64).ravel()
@@ -220,7 +219,7 @@ def _dealt(
     by_label: Any = sparse.csc_array(marks)
 
     def deal(unit: int, wishes: np.ndarray) -> None:
-        """Move a unit to the part with the largest need; among equal parts, to the part with most room."""
+        """Move a unit to the part that lacks most labels; if several do, to the part with most room."""
         best = np.lexsort((random.random(len(shares)), room, wishes))[-1]
         part[unit] = best
         room[best] -= sizes[unit]
@@ -231,7 +230,7 @@ def _dealt(
     while (left > 0).any():
         rarest = int(np.where(left > 0, left, np.inf).argmin())
         column = slice(by_label.indptr[rarest], by_label.indptr[rarest + 1])
-        # Large groups first, while every part has room for them.
+        # Large groups are distributed first, while every part has room for a large group.
         units, counts = by_label.indices[column], by_label.data[column]
         for unit in units[np.lexsort((random.random(len(units)), -counts))]:
             if part[unit] < 0:

@@ -1,4 +1,4 @@
-"""Conversion of a data set's arrays to tensors: dense stays dense, CSR stays CSR."""
+"""Conversion of arrays to tensors: dense arrays stay dense, CSR arrays stay CSR."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def csr_tensor(
     values: Float[Tensor, " entries"],
     shape: tuple[int, ...],
 ) -> Float[Tensor, "instances features"]:
-    """Return a CSR tensor of valid parts, without torch's warnings.
+    """Return a CSR tensor of valid parts, without two warnings of torch.
 
-    The warnings: the layout is in beta, and (torch 2.11) nothing is checked.
+    The warnings say that the layout is in beta and, in torch 2.11, that the parts are not checked.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
@@ -49,5 +49,5 @@ def csr_tensor(
 
 
 def _from_numpy(array: np.ndarray) -> Tensor:
-    # torch cannot protect a read-only array from writing: copy the array.
+    # Copy read-only arrays, because torch could write into them.
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))

@@ -12,7 +12,7 @@ from lmbm_torch.fitting.recipe import ROUNDS
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.problems import Features
 
-# Relative duality gap and iterations at which training of the belief network ends, early.
+# Relative duality gap and iterations at which the belief network's training ends; rough weights are enough.
 TOL, MAX_ITER = 1e-2, 200
 
 
@@ -56,7 +56,7 @@ def learn_along(
     sample_weight: np.ndarray | None = None,
     seed: int = 0,
 ) -> None:
-    """Train on labels that a belief network completes, then on the model's own completions until they stay.
+    """Train on labels that a belief network completes, then on the model's completions until none changes.
 
     Args:
         features, labels, C, sample_weight, seed: see :func:`completed_labels`.

@@ -1,4 +1,4 @@
-"""A model's large-margin problem in the dual, the solver, and the transfer of the solution to the model."""
+"""Dual problems of models: the problem, its solver, and the transfer of the solution to the model."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class DualProblem:
         return self.solver.init(self.problem, dual_coef)
 
     def update(self, state: Any, tol: float) -> Any:
-        """Return the state after one more pass; a belief network's labels with a gap up to ``tol`` stay."""
+        """Return the state after one more pass; belief networks skip labels with a gap of at most ``tol``."""
         return step(self.solver, self.problem, state, tol=tol, **self.settings)
 
 
@@ -111,7 +111,7 @@ def dual_problem(
         coupling_penalty: penalty on a Boltzmann machine's weights of two or more labels.
         parents: (labels, labels), for a belief network: True if the label of the column is a parent of the
             label of the row; None for all parents that the model allows.
-        parent_scale: factor on parents and cliques next to a kernel, see :class:`KernelLabelProblems`.
+        parent_scale: factor on inputs from parents besides a kernel, see :class:`KernelLabelProblems`.
         sample_weight: (instances,), or (instances, labels) for a weight of each label; factors on C.
         solver: a name in ``NETWORK_SOLVERS`` or ``MACHINE_SOLVERS``, by default the first; not used for
             kernel values, which have a single solver.
@@ -148,7 +148,7 @@ def dual_problem(
 
 
 def kernel_problem(model: SigmoidBeliefNetwork, problems: KernelLabelProblems, seed: int) -> DualProblem:
-    """Return the dual problem of a belief network with a kernel, made of given problems of the labels."""
+    """Return the dual problem of a belief network with a kernel from the problems of all labels."""
 
     def assign_network(weights: np.ndarray) -> None:
         network = problems.network(weights)._replace(features=np.eye(model.num_labels))
@@ -194,12 +194,12 @@ def structural_problem(
 
 
 def summed_problem(dual: DualProblem) -> DualProblem:
-    """Convert a structural SVM with few labels to smoothed hinges, which sum over all labellings."""
+    """Replace a structural SVM's hinge losses by smoothed hinges, which sum over all labellings."""
     return replace(dual, solver=smoothing, problem=LabelMargins.of(dual.problem), settings={})
 
 
 def _assign_machine(model: BoltzmannMachine, features: np.ndarray, cliques: np.ndarray) -> None:
-    """Set a machine's weights: ``features`` (labels, features + 1), the intercept last, and ``cliques``."""
+    """Set a Boltzmann machine's weights; ``features`` is (labels, features + 1), with intercepts last."""
     bias = None if model.bias is None else _tensor(features[:, -1])
     model.assign(_tensor(features[:, :-1]), bias, _tensor(cliques))
 
@@ -219,7 +219,7 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 @dataclass
 class Path:
-    """The memory of a path of fits, each of which starts from the previous solution.
+    """The state of a series of fits with different C, each of which starts from the previous solution.
 
     Attributes:
         C: the C of the previous fit.

@@ -34,10 +34,10 @@ with naming_extras():
     from sklearn.model_selection import KFold
     from sklearn.preprocessing import StandardScaler
 
-# Columns have unlike units if the ratio of two mean squares (1 for the constant column) is above UNLIKE, or
-# if a variance is below VARYING times the mean square. Steps along columns or rows are then slow.
+# Columns count as unlike if the ratio of the mean squares of two columns is above UNLIKE (the constant column
+# has 1), or if the variance of a column is below VARYING times its mean square. Steps are then slow.
 UNLIKE, VARYING = 1000.0, 0.1
-# Losses count as steep from this value of C · mean ‖x‖²; a dual solver then needs many steps.
+# If C · mean ‖x‖² is at least STEEP, the losses outweigh the penalty, and a dual solver needs many steps.
 STEEP = 10.0
 
 
@@ -111,7 +111,7 @@ def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[
         scaler.fit(rows, sample_weight=weights)
     keeps_zeros = weights @ (rows != 0) < 0.5 * weights.sum()
     shift = np.where(keeps_zeros, np.clip(0, least, most), np.clip(scaler.mean_, least, most))
-    # Two standard deviations are at most the range; the range replaces results of rounding or overflow.
+    # Two standard deviations never exceed the range, except by rounding or overflow: take the range then.
     unit = np.where(keeps_zeros, span, np.fmin(2 * np.sqrt(scaler.var_), span))
     # Units too small to divide by, such as 0 for constant columns, become 1.
     precision = np.finfo(rows.dtype)
@@ -120,7 +120,7 @@ def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[
 
 
 def have_like_units(X: Features) -> bool:
-    """Return whether columns of X (instances, features) that are not zero vary and have similar squares."""
+    """Return whether all non-zero columns of X (instances, features) vary and have similar mean squares."""
     rows: Any = X
     means = np.asarray(rows.mean(0, dtype=np.float64)).ravel()
     squares = np.asarray((rows.multiply(rows) if sparse.issparse(rows) else np.square(rows)).mean(0)).ravel()
@@ -173,7 +173,7 @@ def merged(X: Features) -> tuple[Features, sparse.csr_array]:
     row_bytes, value_bytes = columns.indices.itemsize, columns.data.itemsize
     start, used = columns.indptr.tolist(), np.flatnonzero(np.diff(columns.indptr))
     places = np.zeros(columns.shape[1], np.int64)
-    # If there are zero columns, the first merged column is their column.
+    # If X has columns of only zeros, they are merged to column 0.
     known = {(b"", b""): 0} if len(used) < len(places) else {}
     for number in used.tolist():
         first, end = start[number], start[number + 1]
@@ -189,7 +189,7 @@ class Units(NamedTuple):
 
     Args:
         C: weight of the losses, above 0.
-        shift, scale: float64, (features,), training is on (X − shift) / scale; 0 and 1 for unchanged X.
+        shift, scale: float64, (features,); training is on (X − shift) / scale; 0 and 1 without scaling.
     """
 
     C: float
@@ -244,7 +244,7 @@ def units(C: float | str, X: Features, sample_weight: np.ndarray | None = None) 
 
 
 def coupling_penalty(setting: float | str, C: float, instances: float) -> float:
-    """Return the penalty η0 of a Boltzmann machine; ``"scale"`` is half of the total weight of all losses.
+    """Return the penalty η0 of couplings; ``"scale"`` stands for half of the total weight of all losses.
 
     Args:
         setting: a number, ``"scale"`` or a multiple of ``"scale"``.

@@ -1,1 +1,1 @@
-"""Inner loops of inference and solvers, compiled by numba or interpreted. Internal; may change."""
+"""Inner loops of inference and solvers, which numba compiles. This package is internal and may change."""

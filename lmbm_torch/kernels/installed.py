@@ -1,4 +1,4 @@
-"""Imports of the kernels, late: importing numba takes a quarter of the time of torch and scikit-learn."""
+"""Late imports of kernels, because importing numba is slow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmbm_torch.extras import uncollected
 
 @cache
 def has_numba() -> bool:
-    """Return whether numba can be used; warn once if not."""
+    """Return whether numba can be used; if not, warn once."""
     missing = import_module("lmbm_torch.kernels.jit").missing
     if missing is not None:
         warnings.warn(
@@ -26,10 +26,10 @@ def has_numba() -> bool:
 
 @cache
 def kernels(name: str) -> ModuleType:
-    """Return a module of kernels, compiled by numba or, with one warning, interpreted.
+    """Return a module of kernels, which numba compiles; without numba, warn once and run by Python.
 
     Args:
-        name: room and module, such as ``dual.network``.
+        name: subpackage and module, such as ``dual.network``.
     """
     with uncollected():
         has_numba()
@@ -38,6 +38,6 @@ def kernels(name: str) -> ModuleType:
 
 @cache
 def compiled(name: str) -> ModuleType | None:
-    """Return the module of :func:`kernels`, or None without numba, for callers with a routine in torch."""
+    """Return a module of kernels, or None if numba is missing and the caller has a routine in torch."""
     with uncollected():
         return kernels(name) if has_numba() else None

@@ -1,7 +1,7 @@
-"""Decorators that compile kernels by numba, or leave kernels to Python where numba cannot be used.
+"""Decorators that compile kernels by numba, or leave kernels to Python if numba cannot be used.
 
-Where numba's internals are known to :mod:`lmbm_torch.kernels.numba_internals`, machine code is stored on disk
-and compiled once. Elsewhere numba compiles by the public interface, in every process anew.
+If :mod:`lmbm_torch.kernels.numba_internals` fits the version of numba, machine code is stored on disk, and
+compiled only once. Otherwise numba compiles by the public interface, again in every process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 
 def _library() -> tuple[Any, Exception | None]:
-    """Return numba and None; or None and an exception, for a version that does not fit NumPy, too."""
+    """Return numba and None; or None and the exception of the import (also if numba does not fit NumPy)."""
     try:
         return import_module("numba"), None
     except Exception as error:
@@ -26,7 +26,7 @@ def _library() -> tuple[Any, Exception | None]:
 
 numba, missing = _library()
 
-# Flags of LLVM: reassociate sums and products, for vectorisation; infinity and NaN keep their meaning.
+# Flags of LLVM that allow reordering of sums and products, for vectorisation, but keep infinity and NaN.
 SUMS = {"reassoc", "contract", "nsz", "arcp"}
 
 _made: WeakSet[Any] = WeakSet()
@@ -34,15 +34,15 @@ _made: WeakSet[Any] = WeakSet()
 
 @cache
 def _internals() -> Any:
-    """Return the module of numba's internals, or None with one warning if the internals have changed."""
+    """Return the module that uses numba's internals; if these have changed, warn once and return None."""
     try:
         found = import_module("lmbm_torch.kernels.numba_internals")
         found.check()
         return found
     except Exception as changed:
         warnings.warn(
-            f"numba {numba.__version__} is not as lmbm_torch knows it ({type(changed).__name__}: {changed}): "
-            "kernels are compiled in every process anew, for seconds up to a minute",
+            f"numba {numba.__version__} has changed internals ({type(changed).__name__}: {changed}), so "
+            "that every process compiles kernels again, for up to a minute; use another version of numba",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -50,13 +50,13 @@ def _internals() -> Any:
 
 
 def njit(function: Callable | None = None, *, cache: bool = False, **options: Any) -> Any:
-    """Compile like ``numba.njit``, with a cache that only returns up-to-date code."""
+    """Compile like ``numba.njit``, with a cache that never returns outdated code."""
     if function is None:
         return partial(njit, cache=cache, **options)
     if missing is not None:
         return _interpreted(function)
     internals = _internals()
-    # numba's own cache would run an outdated inner loop after a change in another file.
+    # numba's own cache is not used, because it ignores changes in other files that a kernel calls.
     is_plain = internals is None
     made = numba.njit(**options)(function) if is_plain else internals.dispatcher(function, cache, options)
     _made.add(made)
@@ -64,7 +64,7 @@ def njit(function: Callable | None = None, *, cache: bool = False, **options: An
 
 
 def part(function: Callable | None = None, **options: Any) -> Any:
-    """Compile like :func:`njit`, for functions called by compiled code only."""
+    """Compile like :func:`njit` a function that only compiled code calls."""
     if function is None:
         return partial(part, **options)
     if missing is not None:
@@ -76,7 +76,7 @@ def part(function: Callable | None = None, **options: Any) -> Any:
 
 
 def _interpreted(function: Callable) -> Callable:
-    """Return a function without NumPy's warnings of overflows and divisions, unknown to compiled code."""
+    """Silence NumPy's warnings of overflow and division in a function, as in compiled code."""
 
     @wraps(function)
     def run(*args: Any) -> Any:
@@ -87,7 +87,7 @@ def _interpreted(function: Callable) -> Callable:
 
 
 def by_type(choose: Callable | None = None, *, inline: str = "never") -> Any:
-    """Return a function whose implementation ``choose`` returns for the arguments' types.
+    """Return a function with an implementation by ``choose``, which depends on the arguments' types.
 
     Compiled code calls ``choose`` with numba's types during compilation, interpreted code with the arguments.
     """
@@ -103,19 +103,18 @@ def by_type(choose: Callable | None = None, *, inline: str = "never") -> Any:
 
 
 def num_compiled() -> int:
-    """Return the number of (function, argument types) pairs compiled by the process, cache hits excluded."""
+    """Return how many pairs (function, argument types) this process has compiled, not read from the cache."""
     return sum(sum(each.stats.cache_misses.values()) for each in _made)
 
 
 compiled = njit(cache=True, nogil=True, error_model="numpy")
 fast = njit(cache=True, nogil=True, fastmath=SUMS, error_model="numpy")
-# Flags for finite values.
+# Flags of LLVM for functions whose values are always finite.
 FINITE = SUMS | {"nnan", "ninf"}
 finite = njit(cache=True, nogil=True, fastmath=FINITE, error_model="numpy")
 finite_part = part(fastmath=FINITE, error_model="numpy")
-# Variants for functions called by compiled code only.
+# Decorators for functions that only compiled code calls.
 compiled_part = part(error_model="numpy")
 fast_part = part(fastmath=SUMS, error_model="numpy")
-# Inlined: a call counts references to array arguments, as slow as a node of a search or a row of sixty
-# messages.
+# For short functions: a call would count references to arrays, which takes as long as a row of 60 messages.
 inlined = njit(inline="always")

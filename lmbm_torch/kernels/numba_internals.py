@@ -1,11 +1,10 @@
-"""The uses of numba's private interface: a cache of machine code, and dispatchers with less to compile.
+"""Code on numba's private interface: a cache of machine code, and faster compilation.
 
-numba's own cache checks only the file of the function, so an inner loop changed in another file runs in the
-old version; two processes that compile at once may exchange code; an unwritable folder or a damaged file
-raises. Here every piece of code has a separate file, named by the hash of the package's sources, the versions
-and the argument types, with a checksum compared before anything else is read. After any failure of a file or
-folder the kernel is compiled. Files writable by other users are not read. :mod:`lmbm_torch.kernels.jit` works
-without the module.
+numba's own cache checks only the file of a function, and ignores changes in other files; two processes that
+compile at the same time may mix up code; and an unwritable folder or a damaged file raises. Here, the code of
+each function and argument types has a file of its own, named by the hash of the package's sources and
+versions, and its checksum is compared before anything else is read. If reading fails, the kernel is compiled.
+Files that other users can write are not read. :mod:`lmbm_torch.kernels.jit` can do without.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _DIGEST = hashlib.sha256().digest_size
 
 @cache
 def sources() -> str:
-    """Return the hash of all files that kernels may be compiled from, and of the compilers' versions."""
+    """Return the hash of all source files of kernels, and of the versions of the compilers."""
     room = Path(__file__).parent
     digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
     for path in sorted(room.rglob("*.py")):
@@ -51,7 +50,7 @@ def sources() -> str:
 
 
 class KernelCache(caching.FunctionCache):
-    """The cache of a compiled function: numba's protocol with different files."""
+    """The cache of a compiled function, with numba's interface but different files."""
 
     def __init__(self, function: Callable) -> None:
         self._name = repr(function)
@@ -61,26 +60,26 @@ class KernelCache(caching.FunctionCache):
         self.enable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Read code like numba, without imports and compilations that the stored code does not need."""
+        """Read stored code, without imports and compilations that numba would add."""
         try:
             _name_helpers()
             found = self._cache_file.load(self._index_key(sig, target_context.codegen()))
             return None if found is None else CompileResult._rebuild(target_context, *found)
         except Exception:
-            # Code not usable by this computer or this release of numba, for whatever reason.
+            # The stored code does not fit this computer or this version of numba: compile again.
             return None
 
     def _save_overload(self, sig: Any, data: Any) -> None:
-        # Code with addresses of the current process is useless to others.
+        # Code that contains addresses of the current process cannot be used by other processes.
         if self._enabled and not data.lifted and not data.library.has_dynamic_globals:
             self._cache_file.save(self._index_key(sig, data.codegen), data._reduce())
 
 
 def _folders(file: Path) -> list[Path]:
-    """Return the folders for machine code, the first choice first.
+    """Return possible folders for machine code, the preferred folder first.
 
     Args:
-        file: the function's source file; code is stored in the same folder, or else in a folder of the user.
+        file: source file of the function, beside which the first folder is; the last belongs to the user.
     """
     within = f"{file.parent.name}_{hashlib.sha256(str(file.parent).encode()).hexdigest()[:16]}"
     if sys.platform == "win32":
@@ -97,13 +96,13 @@ def _folders(file: Path) -> list[Path]:
 
 
 class _Files:
-    """The files with one function's code, for several argument types."""
+    """The files with the code of a function, one for each combination of argument types."""
 
     def __init__(self, function: Callable) -> None:
         code = function.__code__
         file = Path(code.co_filename).absolute()
         self.folders = _folders(file)
-        # Users with write access to the source could change the kernel anyway.
+        # The owner of the source file is trusted, because this user could change the kernel anyway.
         self._owners = {0, *(path.stat().st_uid for path in (file,) if path.exists())}
         if sys.platform != "win32":
             self._owners.add(os.geteuid())
@@ -112,7 +111,7 @@ class _Files:
         self._base = f"{file.stem}.{name}-{code.co_firstlineno}.{python}"
 
     def load(self, key: Any) -> Any:
-        """Return the code of a key, or None without an intact file."""
+        """Return the code for a key; None if there is no intact file."""
         for folder in self.folders:
             with suppress(OSError), (folder / self._name(key)).open("rb") as stream:
                 if not (self._is_own(folder.stat()) and self._is_own(os.fstat(stream.fileno()))):
@@ -126,7 +125,7 @@ class _Files:
         return None
 
     def save(self, key: Any, data: Any) -> None:
-        """Store the code of a key in the first usable folder; warn once without a usable folder."""
+        """Store the code for a key in the first usable folder; if no folder is usable, warn once."""
         content = dumps((self._name(key), key, data))
         for folder in self.folders:
             with suppress(OSError):
@@ -134,7 +133,7 @@ class _Files:
                 if not self._is_own(folder.stat()):
                     _warn_of_others(folder)
                     continue
-                # Overwriting another user's file would keep the owner's permissions.
+                # Remove an older file first, because overwriting would keep its owner's permissions.
                 path = folder / self._name(key)
                 if path.exists() and not self._is_own(path.stat()):
                     path.unlink()
@@ -145,17 +144,16 @@ class _Files:
         _warn_of_no_folder()
 
     def flush(self) -> None:
-        """Remove the code of all keys."""
+        """Remove the code for all keys."""
         for folder in self.folders:
             with suppress(OSError):
                 for path in folder.glob(f"{self._base}.*{SUFFIX}"):
                     path.unlink()
 
     def _is_own(self, found: os.stat_result) -> bool:
-        """Return whether only the user, the source's owner or root may write a file or folder.
+        """Return whether only the user, the owner of the source or root can write a file or folder.
 
-        A group with the owner's number counts as the owner's own, because many systems create a group for
-        each user.
+        A group with the number of the owner is trusted, because many systems create a group for each user.
         """
         if sys.platform == "win32":
             return True
@@ -166,7 +164,7 @@ class _Files:
         return f"{self._base}.{sources()[:12]}.{hashlib.sha256(str(key).encode()).hexdigest()[:12]}{SUFFIX}"
 
     def _remove_stale(self, folder: Path) -> None:
-        """Remove code compiled from other sources."""
+        """Remove code that was compiled from other versions of the sources."""
         for path in folder.glob(f"{self._base}.*{SUFFIX}"):
             if not path.name.startswith(f"{self._base}.{sources()[:12]}."):
                 path.unlink(missing_ok=True)
@@ -174,15 +172,15 @@ class _Files:
 
 @cache
 def _name_helpers() -> None:
-    """Register the addresses of numba's C functions for creating and releasing arrays with the linker."""
+    """Tell the linker the addresses of numba's C functions that create and release arrays."""
     for name, address in _nrt_python.c_helpers.items():
         llvmlite.binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 class _Reader(pickle.Unpickler):
-    """An unpickler that skips the numba modules present during compilation.
+    """An unpickler that does not import the modules of numba that only compilation needs.
 
-    The modules would take 30 ms to import, as globals of code for Python's own operations, unused in kernels.
+    Their import would take 30 ms.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -197,8 +195,8 @@ def _environment(module: str, constants: list[Any], name: str) -> environment.En
 @cache
 def _warn_of_no_folder() -> None:
     warnings.warn(
-        "compiled code can be kept nowhere, so that every process compiles anew, for seconds up to a minute: "
-        "let NUMBA_CACHE_DIR name a folder that can be written",
+        "no folder for compiled code is writable, so every process compiles for up to a minute; set "
+        "NUMBA_CACHE_DIR to a writable folder",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -207,14 +205,14 @@ def _warn_of_no_folder() -> None:
 @cache
 def _warn_of_others(folder: Path) -> None:
     warnings.warn(
-        f"compiled code in {folder} is neither read nor kept, since others than you can write there: "
-        "take the permission away (chmod go-w), or let NUMBA_CACHE_DIR name a folder of your own",
+        f"compiled code in {folder} is neither read nor kept, because other users can write there; run "
+        "chmod go-w on the folder, or set NUMBA_CACHE_DIR to a folder of your own",
         RuntimeWarning,
         stacklevel=2,
     )
 
 
-# Releases of numba (major.minor) with all kernel tests passed.
+# Versions of numba (major.minor) with which all tests of kernels have passed.
 TRIED = {"0.68"}
 
 
@@ -222,7 +220,7 @@ def dispatcher(function: Callable, cache: bool, options: dict[str, Any]) -> Any:
     """Compile a function by ``numba.njit``, with code stored by :class:`KernelCache`."""
     made = numba.njit(**options)(function)
     resolve = made.get_call_template
-    # Otherwise a kernel called with a constant is compiled anew for each value.
+    # Constants count as numbers; otherwise a kernel would be compiled for each constant.
     made.get_call_template = lambda args, kws: resolve(
         tuple(map(unliteral, args)), {name: unliteral(each) for name, each in dict(kws).items()}
     )
@@ -233,7 +231,7 @@ def dispatcher(function: Callable, cache: bool, options: dict[str, Any]) -> Any:
             return compile_now(sig)
 
     made.compile = compile_at_once
-    # numba would search all installed packages for argument types that no kernel has.
+    # Skip numba's search in all installed packages for extensions, which kernels do not use.
     made._compilation_chain_init_hook = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
     if cache:
         made._cache = KernelCache(function)  # pyright: ignore[reportAttributeAccessIssue]
@@ -243,24 +241,24 @@ def dispatcher(function: Callable, cache: bool, options: dict[str, Any]) -> Any:
 def part(function: Callable, options: dict[str, Any]) -> Any:
     """Compile a :func:`dispatcher` without the wrapper for calls from Python.
 
-    Unpacking tuples of arrays for Python takes a sixth to a third of the compilation of short functions.
+    The wrapper unpacks tuples of arrays, which takes up to a third of the compilation of short functions.
     """
     made = dispatcher(function, True, {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True})
-    # A part has no entry for calls from Python.
+    # Register the code without an entry point for calls from Python.
     made.add_overload = lambda compiled: made.overloads.update({tuple(compiled.signature.args): compiled})
     made._compile_for_args = partial(_refuse, function)
     return made
 
 
 def _refuse(function: Callable, *args: Any, **kws: Any) -> None:
-    raise TypeError(f"{function.__qualname__}: called from compiled code alone")
+    raise TypeError(f"{function.__qualname__}: expected a call from compiled code, got a call from Python")
 
 
 def check() -> None:
-    """Check that an untried release of numba compiles, stores and reads code.
+    """Check that an untested version of numba compiles, stores and reads code.
 
     Raises:
-        RuntimeError: a wrong result, or code not read from the cache.
+        RuntimeError: a result is wrong, or code was not read from the cache.
     """
     if ".".join(numba.__version__.split(".")[:2]) in TRIED:
         return
@@ -277,7 +275,7 @@ def check() -> None:
                 kernel = dispatcher(quarters, True, {"nogil": True, "error_model": "numpy"})
                 came, hits = kernel(np.arange(8.0)), sum(kernel.stats.cache_hits.values())
                 if came != 7.0 or bool(hits) != is_kept:
-                    raise RuntimeError(f"expected 7.0 by code found {int(is_kept)} times, got {came}, {hits}")
+                    raise RuntimeError(f"expected 7.0, code read {int(is_kept)} times, got {came}, {hits}")
         finally:
             numba.config.CACHE_DIR = chosen  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
 

@@ -1,4 +1,4 @@
-"""CUDA source compiled at run time by NVIDIA's NVRTC (part of PyTorch's CUDA build), and launched."""
+"""Compilation of CUDA source at run time by NVIDIA's NVRTC (part of PyTorch's CUDA build), and launches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Newest first. Wheels store the libraries below the package `nvidia`, toolkits on the system loader's path.
+# Names of the library, newest first. Wheels have it in the package `nvidia`, toolkits on the loader's path.
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _PLACES = ("cu13/lib", "cuda_nvrtc/lib")
 _INSTALL = "install PyTorch's CUDA build or, to compile alone, `pip install nvidia-cuda-nvrtc`"
@@ -28,7 +28,7 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 @cache
 def library() -> ctypes.CDLL:
-    """Return NVRTC.
+    """Load the library NVRTC.
 
     Raises:
         ImportError: NVRTC is not installed.
@@ -38,7 +38,7 @@ def library() -> ctypes.CDLL:
             return ctypes.CDLL(path)
         except OSError:
             continue
-    raise ImportError(f"NVRTC is not installed: {_INSTALL}")
+    raise ImportError(f"expected NVRTC, which is not installed: {_INSTALL}")
 
 
 @cache
@@ -66,7 +66,7 @@ def compiled(source: str, capability: int) -> tuple[bytes, str]:
     """Compile CUDA source for a compute capability such as 90.
 
     Returns:
-        Machine code, and ptxas' report.
+        Machine code, and the report of the assembler ptxas.
 
     Raises:
         ImportError: NVRTC is not installed.
@@ -86,7 +86,7 @@ def compiled(source: str, capability: int) -> tuple[bytes, str]:
 
 
 def kept(source: str, capability: int) -> bytes:
-    """Return machine code as from :func:`compiled`, from Triton's cache folder where possible.
+    """Return machine code from Triton's cache folder if possible, else compile by :func:`compiled`.
 
     Raises:
         ImportError: NVRTC is not installed.
@@ -99,7 +99,7 @@ def kept(source: str, capability: int) -> bytes:
     try:
         folder = import_module("triton.runtime.cache").get_cache_manager(key)
     except (ImportError, OSError):
-        # No Triton, or no folder that can be written.
+        # There is no Triton, or no writable folder.
         return compiled(source, capability)[0]
     if (path := folder.get_file(_KEPT)) is not None:
         whole = Path(path).read_bytes()
@@ -127,7 +127,7 @@ def _check(error: int) -> None:
 
 
 class _Launch(ctypes.Structure):
-    """The struct CUlaunchConfig: grid, block, dynamic shared memory, stream, attributes."""
+    """The C struct CUlaunchConfig: grid, block, dynamic shared memory, stream, attributes."""
 
     _fields_ = (
         *((f"{of}_{axis}", ctypes.c_uint) for of in ("grid", "block") for axis in "xyz"),
@@ -139,20 +139,20 @@ class _Launch(ctypes.Structure):
 
 
 class Kernel:
-    """A kernel in the context of the current CUDA device.
+    """A kernel that is loaded on the current CUDA device.
 
     Args:
         code: machine code.
-        name: name in the source, declared ``extern "C"``.
-        shared_bytes: dynamic shared memory of a block.
+        name: name of the function in the source, declared ``extern "C"``.
+        shared_bytes: bytes of dynamic shared memory of a block.
 
     Raises:
-        RuntimeError: CUDA's driver refuses the code.
+        RuntimeError: the CUDA driver refuses the code.
     """
 
     def __init__(self, code: bytes, name: str, shared_bytes: int) -> None:
         torch.cuda.init()
-        # A context must be there before a driver's call.
+        # The first use of the device creates a context, without which calls of the driver fail.
         torch.cuda.current_stream().synchronize()
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._shared_bytes = shared_bytes
@@ -162,9 +162,9 @@ class Kernel:
         self._do("cuFuncSetAttribute", self._function, _MAX_DYNAMIC_SHARED, shared_bytes)
 
     def active_clusters(self, blocks: int, threads: int) -> int:
-        """Return how many clusters of the kernel run at once, from a launch of ``blocks`` blocks.
+        """Return how many clusters of the kernel can run at once, for a launch of ``blocks`` blocks.
 
-        The number may be below the multiprocessors' capacity, because the blocks of a cluster are neighbours.
+        It may be below the multiprocessors' capacity, because blocks of a cluster must be close.
         """
         found, launch = (
             ctypes.c_int(),
@@ -174,13 +174,13 @@ class Kernel:
         return found.value
 
     def local_bytes(self) -> int:
-        """Return the bytes of local memory of a thread: spilled registers."""
+        """Return the bytes of local memory of a thread, to which registers were spilled."""
         found = ctypes.c_int()
         self._do("cuFuncGetAttribute", ctypes.byref(found), _LOCAL_BYTES, self._function)
         return found.value
 
     def launch(self, blocks: int, threads: int, arguments: Sequence[Any]) -> None:
-        """Launch on the current stream; tensors are passed as addresses, numbers as ``int`` or ``float``."""
+        """Launch the kernel on the current stream; tensors become addresses, numbers ``int`` or ``float``."""
         values: list[Any] = [argument(value) for value in arguments]
         places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -197,7 +197,7 @@ class Kernel:
 
 
 def argument(value: Any) -> Any:
-    """Convert a value to a kernel's argument; ``double`` and ``long long`` are given as ctypes' numbers."""
+    """Convert a value to an argument of a kernel; pass numbers of ctypes for ``double`` and ``long long``."""
     if isinstance(value, ctypes.c_double | ctypes.c_longlong):
         return value
     if isinstance(value, Tensor):

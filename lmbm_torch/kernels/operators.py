@@ -1,8 +1,9 @@
-"""Kernels as operators of PyTorch, ``torch.ops.lmbm``: nodes of compiled and exported programs.
+"""Kernels as custom operators of PyTorch, ``torch.ops.lmbm``, in compiled and exported programs.
 
-``torch.compile`` takes an operator as a node. ``torch.export`` takes PyTorch's own operators instead, so that
-a program runs without this library; within :func:`in_exports` an exported program has nodes ``lmbm::…``, and
-runs after an import of the routine's module, such as ``lmbm_torch.inference.messages.matrix_bp``.
+In programs of ``torch.compile``, a kernel is one operator. ``torch.export`` uses the built-in operators of
+PyTorch instead: exported programs run without this library. Within :func:`in_exports`, exported programs have
+operators ``lmbm::…``, and run after an import of the routine's module, such as
+``lmbm_torch.inference.messages.matrix_bp``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _exports = {"kept": False}
 
 @contextmanager
 def in_exports() -> Iterator[None]:
-    """Keep operators in the programs that ``torch.export`` makes within the block.
+    """Keep custom operators in programs that ``torch.export`` makes within the block.
 
     Examples:
         >>> import torch
@@ -46,9 +47,9 @@ def in_exports() -> Iterator[None]:
 
 
 def is_kept(device: torch.device) -> bool:
-    """Return whether traced code takes an operator as a node where PyTorch's own operators would do.
+    """Return whether traced code uses the custom operator although built-in operators would suffice.
 
-    For devices other than the CPU compiled code has PyTorch's own operators: CUDA graphs cannot wait.
+    Compiled code for a GPU uses the built-in operators, because CUDA graphs cannot wait for the CPU.
     """
     return device.type == "cpu" and (_exports["kept"] or not torch.compiler.is_exporting())
 
@@ -56,15 +57,15 @@ def is_kept(device: torch.device) -> bool:
 def operator(
     name: str, schema: str, fake: Callable[..., Any], fixed: Mapping[str, int] | None = None, summed: str = ""
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Register a kernel of batches as ``lmbm::name``; with ``fixed`` ``torch.vmap`` joins batches to one.
+    """Register a kernel of batches as ``lmbm::name``; with ``fixed``, ``torch.vmap`` joins all batches.
 
     Args:
-        schema: arguments and answers, as ``torch.library.custom_op`` takes them. The first argument has a
-            row for each instance; other tensors have such rows, or a single row for all.
-        fake: returns tensors of the answers' shapes and dtypes.
-        fixed: by the name of a tensor, the number of axes with which the tensor has no rows. If such a tensor
-            is mapped, each of its values has a call. None: no rule for ``torch.vmap``.
-        summed: the name of an argument that asks for a sum over the rows; then each mapped batch has a call.
+        schema: arguments and results in the form of ``torch.library.custom_op``. The first argument has a row
+            for each instance; other tensors have such rows, or a single row for all instances.
+        fake: function that returns tensors with the shapes and dtypes of the results.
+        fixed: for names of tensors, the number of axes with which the tensor has no rows. If ``torch.vmap``
+            maps such a tensor, the kernel is called for each value. None: no rule for ``torch.vmap``.
+        summed: name of an argument that requests a sum over rows; then each mapped batch has a call.
     """
     names = [part.split()[-1] for part in schema.partition("->")[0].strip(" ()").split(",")]
 
@@ -88,7 +89,7 @@ def _as_one_batch(
     in_dims: tuple[int | None, ...],
     *arguments: Any,
 ) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
-    """Return an operator's answers to mapped arguments, and the mapped axes of the answers."""
+    """Return the results of an operator for mapped arguments, and the mapped axes of the results."""
     size, given = info.batch_size, dict(zip(names, arguments, strict=True))
     axes = dict(zip(names, in_dims, strict=True))
     no_rows = {key for key, ndim in fixed.items() if given[key].ndim - (axes[key] is not None) == ndim}
@@ -100,14 +101,14 @@ def _as_one_batch(
         joined(value, axes[key], size, rows) if isinstance(value, Tensor) and key not in no_rows else value
         for key, value in given.items()
     ]
-    # An answer without rows is empty: not asked for.
+    # A result whose length is not the number of rows is empty, because it was not requested.
     found = [(each, len(each) == size * rows) for each in made(*wide)]
     split = tuple(each.unflatten(0, (size, rows)) if has else each for each, has in found)
     return split, tuple(0 if has else None for _, has in found)
 
 
 def joined(tensor: Tensor, axis: int | None, size: int, rows: int) -> Tensor:
-    """Return ``size`` mapped tensors of ``rows`` rows as a single tensor; one row for all stays one row."""
+    """Join ``size`` mapped tensors of ``rows`` rows to one tensor; a row for all instances stays one row."""
     if axis is None and tensor.shape[0] == 1 != rows:
         return tensor
     first = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)

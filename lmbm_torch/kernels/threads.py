@@ -1,7 +1,7 @@
-"""Python threads around compiled code that releases the interpreter lock, and a limit for BLAS threads.
+"""Python threads that run compiled code without the interpreter lock, and a limit for BLAS threads.
 
-Unlike numba's own threads, the threads can be used from several threads at once and after a fork. The number
-of threads is torch's: none are started in a data loader's worker, where torch has one thread.
+Unlike numba's threads, these can be used from several threads at the same time and after a fork. The number
+of threads is that of torch; for instance, a worker of a data loader has a single thread.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _BLOCKS_PER_THREAD = 8
-# Seconds to wait after Ctrl-C for work with a stop flag set.
+# Number of seconds to wait, after Ctrl-C, for compiled code to read the stop flag and return.
 GRACE = 0.5
 
 
 def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
-    """Call ``work`` on every task; each thread takes the next task when free.
+    """Call ``work`` for all tasks; each free thread takes the next task.
 
-    If ``work`` raises, no further task is started, and the exception is raised here after all threads have
-    stopped.
+    If ``work`` raises an exception, no further task is started, and the exception is raised here after all
+    threads have stopped.
     """
     tasks = list(tasks)
     if len(tasks) == 1:
@@ -47,12 +47,12 @@ def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
             raise
 
     threads = torch.get_num_threads()
-    # The current thread works too: waking another thread takes longer than a small task.
+    # The current thread works, too, because waking another thread takes longer than a small task.
     others = [_pool(threads, os.getpid()).submit(take) for _ in range(min(threads, len(tasks)) - 1)]
     try:
         take()
     finally:
-        # No task is left: helpers that have not started need not begin.
+        # All tasks are taken: cancel helpers that have not started.
         wait([other for other in others if not other.cancel()])
     for other in others:
         if not other.cancelled():
@@ -60,11 +60,12 @@ def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
 
 
 def interruptible(work: Callable[[], Result], stop: Callable[[], None]) -> Result:
-    """Return the result of ``work``, long compiled code, interruptible by Ctrl-C.
+    """Run ``work``, long compiled code that Ctrl-C can interrupt; return the result.
 
-    Python handles signals in the main thread only, and not before compiled code returns. So ``work`` runs in
-    another thread. An exception raised here meanwhile calls ``stop``, which makes ``work`` return soon, and
-    is raised again after the return or after ``GRACE`` seconds. The overhead is about 50 µs.
+    Python handles signals only in the main thread, and only after compiled code returns. Therefore ``work``
+    runs in another thread. If an exception is raised here meanwhile, ``stop`` is called, which makes ``work``
+    return soon. The exception is raised again after the return, or after ``GRACE`` seconds. The overhead is
+    about 50 µs.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -78,15 +79,15 @@ def interruptible(work: Callable[[], Result], stop: Callable[[], None]) -> Resul
 
 
 def stoppable(work: Callable[[np.ndarray], Result]) -> Result:
-    """Run kernels by :func:`interruptible`; kernels read an array (1,) of bool and return once it is true."""
+    """Run ``work`` by :func:`interruptible`, with an array (1,) of bool that tells kernels to return."""
     flag = np.zeros(1, np.bool_)
     return interruptible(lambda: work(flag), lambda: flag.fill(True))
 
 
 def by_rows(batch: int, work: Callable[[int, int, np.ndarray], None]) -> None:
-    """Call ``work(first, last, stop)`` on blocks of examples in several threads, until ``stop[0]`` is set.
+    """Call ``work(first, last, stop)`` for blocks of examples in several threads.
 
-    Threads end together, and Ctrl-C is respected.
+    Ctrl-C sets ``stop[0]``, which ends all threads early.
     """
     size = max(1, -(-batch // (_BLOCKS_PER_THREAD * torch.get_num_threads())))
 
@@ -97,9 +98,9 @@ def by_rows(batch: int, work: Callable[[int, int, np.ndarray], None]) -> None:
 
 
 def leavable(work: Callable[[], Result]) -> Result:
-    """Return the result of ``work``, long compiled code without a stop flag; Ctrl-C abandons the call.
+    """Run ``work``, long compiled code without a stop flag, which Ctrl-C abandons; return the result.
 
-    The work continues in a daemon thread that ends with the process.
+    Abandoned work continues in a daemon thread, which ends with the process.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -117,11 +118,11 @@ def leavable(work: Callable[[], Result]) -> Result:
 
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """Return the process's threads; a forked process would inherit a pool without threads."""
+    """Return the pool of threads of a process; a forked process needs a new pool."""
     return ThreadPoolExecutor(max_workers=threads, thread_name_prefix="lmbm_torch")
 
 
-# Held by the thread that set the process-wide limit.
+# The thread that has set the limit, which is valid for the whole process, holds this lock.
 _LIMITED = threading.Lock()
 
 
@@ -129,9 +130,9 @@ _LIMITED = threading.Lock()
 def single_threaded() -> Iterator[None]:
     """Limit BLAS to one thread within the block.
 
-    More BLAS threads compete with the kernels' threads (Yeast: eight times slower), and spin for some 25 ms
-    after each call, waiting for the next call. The first of several threads to enter restores the limit.
-    Without threadpoolctl, which comes with scikit-learn, nothing is limited.
+    Several BLAS threads would compete with the kernels' threads (on the data set Yeast, training is then
+    eight times slower), and wait actively for 25 ms after each call. If several threads enter the block, the
+    first restores the limit. Without threadpoolctl, which comes with scikit-learn, nothing is limited.
     """
     controller = _controller()
     if controller is None or not _LIMITED.acquire(blocking=False):
@@ -146,7 +147,7 @@ def single_threaded() -> Iterator[None]:
 
 @cache
 def _controller() -> Any | None:
-    """Return the controller of loaded BLAS libraries; the search takes a while."""
+    """Return the controller of loaded BLAS libraries (cached, because the search is slow)."""
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:

@@ -23,7 +23,7 @@ from lmbm_torch.shapes import Float, Int
 
 
 class Sums(Metric):
-    """A metric whose states are integer sums; ``sums`` holds the names."""
+    """A metric whose states are integer sums; ``sums`` holds the names of the states."""
 
     is_differentiable = False
     higher_is_better = True
@@ -38,7 +38,7 @@ class Sums(Metric):
 
 
 class MissingTargets(Sums):
-    """The number of missing targets (NaN), which all other metrics ignore.
+    """The number of missing targets (NaN); all other metrics ignore missing targets.
 
     Examples:
         >>> import torch

@@ -129,7 +129,7 @@ def precision(preds: Labels, target: Labels, zero_division: float = 0.0) -> Floa
 
 
 def recall(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
-    """Return recall R: the mean over instances of |Y∩Ŷ| / |Y|; NaN if ``zero_division`` leaves all out.
+    """Return recall R, the mean over instances of |Y∩Ŷ| / |Y|; NaN if all instances are left out.
 
     Examples:
         >>> import torch
@@ -187,7 +187,7 @@ def instance_scores(
     """Return the ratio of each instance's counts in float64; ``zero_division`` replaces 0/0."""
     if not len(preds):
         return preds.new_zeros(0, dtype=torch.float64)
-    # Instances and labels are exchanged, because torchmetrics' own mode for instances fails for a single one.
+    # Instances and labels are exchanged, because torchmetrics' averages over instances fail for a single one.
     counts = multilabel_stat_scores(preds.mT, target.mT, len(preds), average="none", **KNOWN_ALONE)
     true_positive, false_positive, _, false_negative, _ = counts.reshape(-1, 5).unbind(-1)
     numerator, denominator = ratio(true_positive, false_positive, false_negative)
@@ -222,7 +222,7 @@ def as_tensor(labels: Labels) -> Tensor:
 def check_zero_division(zero_division: float) -> None:
     """Raise ValueError unless ``zero_division`` is 0, 1 or NaN."""
     if zero_division not in (0, 1) and not math.isnan(zero_division):
-        raise ValueError(f"zero_division: expected 0, 1 or NaN (leave out), got {zero_division}")
+        raise ValueError(f"zero_division: expected 0, 1 or NaN (to leave out), got {zero_division}")
 
 
 def _of_known(

@@ -21,8 +21,8 @@ class ChunkConfusion(NamedTuple):
     """The number of chunks for each true type (row) and each predicted type (column).
 
     Args:
-        types: the types, and ``"O"`` as the last: the row counts predicted chunks where no chunk is, its
-            column counts true chunks that are not found.
+        types: names of the rows and columns: the types, then ``"O"``. Row ``"O"`` counts predicted chunks at
+            places without a true chunk; column ``"O"`` counts true chunks that are not predicted.
         counts: (types, types).
     """
 
@@ -50,8 +50,8 @@ def chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 def chunk_report(true: Tags, predicted: Tags) -> dict[str, dict[str, float]]:
     """Return precision, recall and F1 of chunks, by type and on average, equal to those of seqeval.
 
-    A chunk is right if the type, the first and the last position are right, see :func:`chunks`. If there is
-    no chunk to divide by, a value is 0.
+    A predicted chunk is right if its type, first position and last position are right, see :func:`chunks`. A
+    ratio with denominator 0 counts as 0.
 
     Args:
         true: tags of each sequence: ``"O"``, or a prefix of B, I, E and S, a hyphen and a type.
@@ -63,7 +63,7 @@ def chunk_report(true: Tags, predicted: Tags) -> dict[str, dict[str, float]]:
         and ``"support"``, the number of true chunks.
 
     Raises:
-        ValueError: tags have another form, lengths differ, or there is no chunk at all.
+        ValueError: a tag is not of the form above, lengths differ, or no sequence has a true chunk.
 
     Examples:
         >>> from lmbm_torch.metrics import chunk_report
@@ -73,7 +73,7 @@ def chunk_report(true: Tags, predicted: Tags) -> dict[str, dict[str, float]]:
     truth, found = _all_chunks(true, predicted)
     types = sorted({kind for *_, kind in truth | found})
     if not types:
-        raise ValueError("true: expected at least one chunk in all sequences, got only O")
+        raise ValueError("true: expected at least one chunk in all sequences, got only the tag O")
     right, given, wanted = (Counter(kind for *_, kind in each) for each in (truth & found, found, truth))
     report = {kind: _shares(right[kind], given[kind], wanted[kind]) for kind in types}
     rows = list(report.values())
@@ -96,7 +96,7 @@ def chunk_confusion(true: Tags, predicted: Tags) -> ChunkConfusion:
         true, predicted: see :func:`chunk_report`.
 
     Raises:
-        ValueError: tags have another form, or lengths differ.
+        ValueError: a tag has another form than for :func:`chunk_report`, or lengths differ.
 
     Examples:
         >>> from lmbm_torch.metrics import chunk_confusion
@@ -174,7 +174,7 @@ def chunk_f1(
         label_names: a tag for each class, such as ``B-NP``, ``I-NP`` and ``O``.
 
     Raises:
-        ValueError: see :func:`sequence_accuracy`; also if names have another form, or a class has no name.
+        ValueError: see :func:`sequence_accuracy`; also if a name is no such tag, or a class has no name.
 
     Examples:
         >>> import torch
@@ -215,7 +215,7 @@ class ChunkF1(Sums):
         label_names: a tag for each class, such as ``B-NP``, ``I-NP`` and ``O``.
 
     Raises:
-        ValueError: a name has another form.
+        ValueError: a name is no such tag.
 
     Examples:
         >>> import torch
@@ -251,7 +251,7 @@ class ChunkF1(Sums):
         """Return the set of chunks, each as (sequence, first position, last position, type)."""
         chosen = labels[inside]
         if not bool(((chosen >= 0) & (chosen < len(self.label_names))).all()):
-            raise ValueError(f"{name}: expected classes 0 to {len(self.label_names) - 1}, got other values")
+            raise ValueError(f"{name}: expected classes 0 to {len(self.label_names) - 1}, got another class")
         sequences = (row[own].tolist() for row, own in zip(labels.cpu(), inside.cpu(), strict=True))
         return {
             (number, *chunk)

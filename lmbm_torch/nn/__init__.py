@@ -1,8 +1,8 @@
-"""Layers for the end of a neural network.
+"""Output layers for neural networks.
 
 * ``crf``: a linear-chain conditional random field over tag scores;
-* ``joint``: a joint distribution of labels over their logits;
-* ``semi_crf``: a semi-Markov conditional random field, over segments of up to a number of tokens.
+* ``joint``: a joint distribution of labels, given logits for each label;
+* ``semi_crf``: a semi-Markov conditional random field over segments of limited length.
 """
 
 from lmbm_torch.nn.crf import CRF

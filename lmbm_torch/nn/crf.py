@@ -41,7 +41,7 @@ class _Tokens(NamedTuple):
     order: Int[Tensor, "batch length"] | None
 
     def packed(self, values: Tensor) -> Tensor:
-        """Return values of tokens, (batch, length, …), with those of the kept tokens first."""
+        """Move the values of the kept tokens to the front; values are (batch, length, …)."""
         return values if self.order is None else _reordered(values, self.order)
 
     def placed(self, values: Tensor) -> Tensor:
@@ -55,26 +55,25 @@ class CRF(nn.Module):
         score(y) = start_{y_1} + Σ_t emissions_t(y_t) + Σ_t transitions_{y_t, y_{t+1}} + end_{y_T}
 
     with P(y) ∝ exp(score(y)) (Lafferty, McCallum and Pereira, ICML 2001). Names, arguments and results are
-    those of pytorch-crf, so that a program for pytorch-crf works unchanged. Sums, gradients and decodings are
-    exact.
+    equal to those of pytorch-crf, so that programs for pytorch-crf work unchanged. The log-likelihood,
+    gradients and decoding are exact.
 
-    Emissions in half precision, as under autocast, are summed in float32. A mask may have any shape: masked
-    tokens, at the start or between others, are left out, and the tokens around them become neighbours. A
-    sequence without a token has log-likelihood 0. ``torch.func.vmap`` takes :meth:`forward` and
-    :meth:`log_partition`, where no tag can be read and refused: the log-likelihood of a tag that is no class
-    is NaN.
+    Emissions in half precision, as under autocast, are summed in float32. A mask may exclude any tokens, also
+    at the start or in the middle; the tokens before and after an excluded token become neighbours. A sequence
+    without tokens has log-likelihood 0. :meth:`forward` and :meth:`log_partition` work in
+    ``torch.func.vmap``; tags cannot be checked there, and the log-likelihood of an invalid tag is NaN.
 
     Args:
         num_tags: the number of tags.
-        batch_first: emissions, tags and masks have the batch in their first axis, not the length.
+        batch_first: whether the first axis of emissions, tags and masks is the batch instead of the length.
         tags: the names of the tags, by class index, for ``constraints``.
         constraints: a scheme (``"BIO"``, ``"IOB1"``, ``"BIOES"``) or allowed pairs of tags, see
-            :func:`~lmbm_torch.constraints.allowed_transitions`. All other sequences have probability 0, in
-            training and in decoding.
+            :func:`~lmbm_torch.constraints.allowed_transitions`. All other sequences of tags have probability
+            0, in training and in decoding.
 
     Raises:
-        ValueError: no tag; ``constraints`` without ``tags``, or ``tags`` of another number; whatever
-            :func:`~lmbm_torch.constraints.allowed_transitions` refuses.
+        ValueError: ``num_tags`` is below 1, ``constraints`` are given without ``tags``, the number of
+            ``tags`` differs, or :func:`~lmbm_torch.constraints.allowed_transitions` raises it.
 
     Examples:
         >>> import torch
@@ -106,7 +105,7 @@ class CRF(nn.Module):
         if self.tags is not None and len(self.tags) != num_tags:
             raise ValueError(f"tags: expected {num_tags} names, got {len(self.tags)}")
         if constraints is not None and self.tags is None:
-            raise ValueError("tags: expected the names of the tags, which constraints refer to, got None")
+            raise ValueError("tags: expected the names of the tags, because constraints name tags, got None")
         allowed = None if constraints is None else allowed_transitions(self.tags or [], constraints)
         for name in ("start", "steps", "end"):
             mask = None if allowed is None else ~getattr(allowed, name)
@@ -127,18 +126,18 @@ class CRF(nn.Module):
         mask: Shaped[Tensor, "_ _"] | None = None,
         transitions: Float[Tensor, "batch length tags tags"] | None = None,
     ) -> ChainEnergy:
-        """Return the energy of the kept tokens, without gaps, batch first.
+        """Return the energy of the kept tokens, without the excluded tokens, batch first.
 
-        A sequence without a token has one position here.
+        A sequence without tokens gets one position.
 
         Args:
             emissions: log-potentials of the tags, (length, batch, tags), or batch first.
-            mask: true for tokens to keep; all by default.
-            transitions: added to the learned transitions: ``transitions[:, t]`` for the step into token t,
-                from the last kept token before. Always batch first; the first entry is ignored.
+            mask: True for tokens to keep; by default all tokens are kept.
+            transitions: log-potentials added to the learned transitions: ``transitions[:, t]`` to the step
+                from the last kept token to token t. Always batch first; ``transitions[:, 0]`` is ignored.
 
         Raises:
-            ValueError: tensors of other shapes.
+            ValueError: shapes of the tensors do not fit.
         """
         return self._energy(self._tokens(emissions, mask), transitions)
 
@@ -152,16 +151,16 @@ class CRF(nn.Module):
         *,
         transitions: Float[Tensor, "batch length tags tags"] | None = None,
     ) -> Tensor:
-        """Return the log-likelihood log P(tags), to be maximised; minus the log-likelihood is the loss.
+        """Return the log-likelihood log P(tags); the loss to minimise is minus the log-likelihood.
 
         Args:
             emissions, mask, transitions: see :meth:`energy`.
-            tags: class indices, in the layout of the mask; ignored where the mask is false.
+            tags: class indices, in the layout of the mask; ignored if the mask is False.
             reduction: ``"sum"`` or ``"mean"`` over the batch, ``"token_mean"`` (the sum divided by the number
-                of tokens), or ``"none"`` for one number a sequence, (batch,).
+                of tokens), or ``"none"`` for one number per sequence, (batch,).
 
         Raises:
-            ValueError: see :meth:`energy`; another reduction; a tag that is no class index; NaN.
+            ValueError: see :meth:`energy`; the reduction is unknown; a tag is no class index; a value is NaN.
         """
         if tags.shape != emissions.shape[:2]:
             expected = tuple(emissions.shape[:2])
@@ -170,7 +169,7 @@ class CRF(nn.Module):
             tokens = self._tokens(emissions, mask)
             energy = self._energy(tokens, transitions)
             labels = tokens.packed(tags if self.batch_first else tags.mT)
-            # A sequence without a token has one position, whose tag may be anything.
+            # A sequence without tokens has one position, whose tag does not matter: set tag 0.
             labels = labels.where(tokens.sizes[:, None] > 0, 0)
             logs = energy.score(labels) - chain_dp.log_partition(energy)
             if not can_read:
@@ -192,16 +191,16 @@ class CRF(nn.Module):
 
         Args:
             emissions, mask, transitions: see :meth:`energy`.
-            allowed_tags: true for each allowed tag of a token, in the layout of the emissions: one tag
-                where the tag is known, all tags where nothing is known.
+            allowed_tags: True for each allowed tag of a token, in the layout of the emissions: a single tag
+                if the tag is known, all tags if nothing is known.
             reduction: see :meth:`forward`.
 
         Raises:
-            ValueError: see :meth:`forward`; a sequence whose every tag sequence is forbidden.
+            ValueError: see :meth:`forward`; also if all tag sequences of a sequence are forbidden.
         """
         if allowed_tags.shape != emissions.shape or allowed_tags.dtype != torch.bool:
             got = f"{tuple(allowed_tags.shape)}, {allowed_tags.dtype}"
-            raise ValueError(f"allowed_tags: expected bool of shape {tuple(emissions.shape)}, got {got}")
+            raise ValueError(f"allowed_tags: expected bool, shape {tuple(emissions.shape)}, got {got}")
         tokens = self._tokens(emissions, mask)
         energy = self._energy(tokens, transitions)
         allowed = tokens.packed(allowed_tags if self.batch_first else allowed_tags.transpose(0, 1))
@@ -218,7 +217,7 @@ class CRF(nn.Module):
         *,
         transitions: Float[Tensor, "batch length tags tags"] | None = None,
     ) -> Float[Tensor, " batch"]:
-        """Return log Σ_y exp(score(y)) of each sequence, differentiable; 0 without a token.
+        """Return log Σ_y exp(score(y)) of each sequence, differentiable; 0 for sequences without tokens.
 
         Args:
             emissions, mask, transitions: see :meth:`energy`.
@@ -235,7 +234,7 @@ class CRF(nn.Module):
         *,
         transitions: Float[Tensor, "batch length tags tags"] | None = None,
     ) -> list[list[int]]:
-        """Return the most probable tags of each sequence (MAP), without the masked tokens.
+        """Return the most probable tags (MAP) of the kept tokens of each sequence.
 
         Args:
             emissions, mask, transitions: see :meth:`energy`.
@@ -259,11 +258,11 @@ class CRF(nn.Module):
             k: at least 1 and at most the number of tag sequences of the longest sequence.
 
         Returns:
-            Labels (batch, length) for k = 1 or (batch, k, length), at the places of the emissions and −1
-            where the mask is false; scores as objective; ``status.exact``.
+            Labels (batch, length) for k = 1, otherwise (batch, k, length), with −1 for tokens that are not
+            kept; the objective holds the scores, and ``status`` is ``exact``.
 
         Raises:
-            ValueError: see :meth:`energy`; k out of range.
+            ValueError: see :meth:`energy`; also if k is out of range.
         """
         tokens = self._tokens(emissions, mask)
         found = chain_dp.decode(self._energy(tokens, transitions), top_k=k)
@@ -277,7 +276,7 @@ class CRF(nn.Module):
         *,
         transitions: Float[Tensor, "batch length tags tags"] | None = None,
     ) -> Float[Tensor, "_ _ tags"]:
-        """Return P(y_t = tag) for each token, in the layout of the emissions; 0 where the mask is false.
+        """Return P(y_t = tag) for each token, in the layout of the emissions; 0 for tokens that are not kept.
 
         Args:
             emissions, mask, transitions: see :meth:`energy`.
@@ -288,7 +287,7 @@ class CRF(nn.Module):
         return states if self.batch_first else states.transpose(0, 1)
 
     def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the weights of starts, steps and ends, with −∞ for forbidden entries."""
+        """Return the weights of first tags, transitions and last tags, with −∞ for forbidden entries."""
         weights = self.start_transitions, self.transitions, self.end_transitions
         masks: Any = self._forbidden_start, self._forbidden_steps, self._forbidden_end
         pairs = zip(weights, masks, strict=True)
@@ -296,15 +295,15 @@ class CRF(nn.Module):
         return start, steps, end
 
     def _tokens(self, emissions: Tensor, mask: Tensor | None) -> _Tokens:
-        """Return emissions and mask, batch first, with the order of the kept tokens.
+        """Return emissions and mask, batch first, with the order that moves kept tokens to the front.
 
         Raises:
-            ValueError: emissions without ``num_tags`` tags, or a mask of another shape than the emissions.
+            ValueError: emissions do not have ``num_tags`` tags, or the shape of the mask does not fit.
         """
         if emissions.ndim != 3 or emissions.shape[2] != self.num_tags or 0 in emissions.shape:
             axes = "(batch, length" if self.batch_first else "(length, batch"
             got = tuple(emissions.shape)
-            raise ValueError(f"emissions: expected shape {axes}, {self.num_tags}), none of them 0, got {got}")
+            raise ValueError(f"emissions: expected shape {axes}, {self.num_tags}), no size 0, got {got}")
         is_dense = mask is None
         if mask is None:
             mask = torch.ones(emissions.shape[:2], dtype=torch.bool, device=emissions.device)
@@ -346,7 +345,7 @@ def _reordered(values: Tensor, order: Int[Tensor, "batch length"]) -> Tensor:
 
 @contextmanager
 def _reading(*tensors: Tensor | None) -> Iterator[bool]:
-    """Yield whether values of tensors can be read; within ``torch.func.vmap`` no value is checked."""
+    """Yield whether values of tensors can be checked, which is impossible in ``torch.func.vmap``."""
     can_read = is_traced() or not any(each is not None and is_mapped(each) for each in tensors)
     with nullcontext() if can_read else supposing({}):
         yield can_read

@@ -17,14 +17,14 @@ class JointHeadLayer(nn.Module):
         score(y) = Σ_l (slope_l logit_l + offset_l) y_l + count_weight_{min(|y|, K)}
 
     with P(y) ∝ exp(score(y)): the structure ``"cardinality"`` of
-    :class:`~lmbm_torch.estimators.joint.head.JointHead`. Sums run over the labels in turn, with the number of
-    labels as the state, so that the likelihood, the marginals and the decoding are exact for hundreds of
-    labels. The layer starts with unchanged logits and independent labels, is trained with the encoder of the
-    logits or after the encoder, and is saved by ``state_dict``.
+    :class:`~lmbm_torch.estimators.joint.head.JointHead`. A dynamic programme over the number of labels makes
+    the likelihood, the marginals and the decoding exact for hundreds of labels. At first the layer leaves
+    logits unchanged and labels independent. It can be trained together with the network of the logits or
+    afterwards, and is saved by ``state_dict``.
 
     Args:
-        num_labels: L.
-        largest: K, at least 1; K labels and more share a weight. None for L.
+        num_labels: the number L of labels.
+        largest: K, at least 1; label vectors with K or more labels share a weight. None for K = L.
 
     Attributes:
         slope, offset: (labels,).
@@ -66,10 +66,10 @@ class JointHeadLayer(nn.Module):
         """Return log P(labels) of each example, with gradients.
 
         Args:
-            labels: {0, 1}, and NaN for missing labels, which are summed over.
+            labels: {0, 1}, or NaN for missing labels; the probability is summed over their values.
 
         Raises:
-            ValueError: another shape, other labels, or infinite logits.
+            ValueError: a shape does not fit, a label has another value, or a logit is infinite.
         """
         fields = self._fields(logits)
         check_shape("labels", labels, *logits.shape)
@@ -77,7 +77,7 @@ class JointHeadLayer(nn.Module):
         return self._log_sum(fields, labels) - self._log_sum(fields, None)
 
     def marginals(self, logits: Float[Tensor, "batch labels"]) -> Float[Tensor, "batch labels"]:
-        """Return P(y_l = 1) of each label, exactly: the gradient of the log-partition function."""
+        """Return the exact P(y_l = 1) of each label, as the gradient of the log-partition function."""
         with torch.enable_grad():
             fields = self._fields(logits).detach().requires_grad_()
             total = self._log_sum(fields, None).sum()
@@ -88,13 +88,13 @@ class JointHeadLayer(nn.Module):
     def decode(
         self, logits: Float[Tensor, "batch labels"], known: Shaped[Tensor, "batch labels"] | None = None
     ) -> Int[Tensor, "batch labels"]:
-        """Return the most probable labelling of each example; of equals the smallest.
+        """Return the most probable labelling of each example; of equally probable ones, the smallest.
 
         Args:
             known: {0, 1} for known labels, NaN for free labels.
 
         Raises:
-            ValueError: another shape, other known labels, or infinite logits.
+            ValueError: a shape does not fit, a known label has another value, or a logit is infinite.
         """
         fields = self._fields(logits)
         given = torch.full_like(fields, torch.nan) if known is None else known.to(fields)
@@ -116,7 +116,7 @@ class JointHeadLayer(nn.Module):
 
     def _log_sum(self, fields: Tensor, labels: Tensor | None) -> Float[Tensor, " batch"]:
         """Return log Σ exp(score(y)) over the labellings with the known labels."""
-        # Entry k: log-sum over the labels from the current one on, after k labels before.
+        # Entry k: the log-sum over the current and all later labels if k of the earlier labels are 1.
         after = self.count_weight.expand(len(fields), -1)
         for label in reversed(range(self.num_labels)):
             more = fields[:, label, None] + torch.cat([after[:, 1:], after[:, -1:]], 1)

@@ -23,15 +23,15 @@ Segment = tuple[int, int, int]
 class SemiCRF(nn.Module):
     """A layer that scores segmentations by emissions, lengths of segments, and transitions between tags.
 
-    The score and the coding of segmentations are those of :class:`~lmbm_torch.energies.SemiChainEnergy`, with
-    P ∝ exp(score). Sums, gradients and decodings are exact.
+    :class:`~lmbm_torch.energies.SemiChainEnergy` defines the score and the coding of segmentations; P ∝
+    exp(score). The log-likelihood, gradients and decoding are exact.
 
     Args:
         num_tags: the number of tags.
         max_segment: the number of tokens of the longest segment.
 
     Raises:
-        ValueError: no tag, or no length.
+        ValueError: ``num_tags`` or ``max_segment`` is below 1.
 
     Examples:
         >>> import torch
@@ -68,11 +68,11 @@ class SemiCRF(nn.Module):
 
         Args:
             emissions: log-potentials of the tags of each token.
-            lengths: tokens of each sequence; all by default.
-            segments: further log-potentials by first token, length and tag.
+            lengths: number of tokens of each sequence; by default, all tokens are used.
+            segments: additional log-potentials by first token, length − 1 and tag of a segment.
 
         Raises:
-            ValueError: tensors of other shapes; lengths out of range.
+            ValueError: shapes of the tensors do not fit, or lengths are out of range.
         """
         check_shape("emissions", emissions, None, None, self.num_tags)
         dtype = torch.float64 if emissions.dtype == torch.float64 else torch.float32
@@ -90,15 +90,15 @@ class SemiCRF(nn.Module):
         *,
         segments: Float[Tensor, "batch length max_segment tags"] | None = None,
     ) -> Tensor:
-        """Return the log-likelihood of segmentations, to be maximised.
+        """Return the log-likelihood of segmentations; the loss to minimise is minus the log-likelihood.
 
         Args:
             emissions, lengths, segments: see :meth:`energy`.
-            labels: the tag at the first token of each segment and −2 at further tokens, see :meth:`coded`.
-            reduction: as of :meth:`lmbm_torch.nn.CRF.forward`.
+            labels: the tag at the first token of each segment and −2 at its other tokens, see :meth:`coded`.
+            reduction: see :meth:`lmbm_torch.nn.CRF.forward`.
 
         Raises:
-            ValueError: see :meth:`energy`; labels that are no segmentation; another reduction.
+            ValueError: see :meth:`energy`; also if labels are no segmentation, or the reduction is unknown.
         """
         energy = self.energy(emissions, lengths, segments)
         logs = energy.score(labels) - semi_chain_dp.log_partition(energy)
@@ -111,7 +111,7 @@ class SemiCRF(nn.Module):
         *,
         segments: Float[Tensor, "batch length max_segment tags"] | None = None,
     ) -> list[list[Segment]]:
-        """Return the most probable segments of each sequence: (first token, token after the last, tag).
+        """Return the most probable segments of each sequence, as (first token, token after the last, tag).
 
         Args:
             emissions, lengths, segments: see :meth:`energy`.
@@ -127,14 +127,14 @@ class SemiCRF(nn.Module):
 
     @staticmethod
     def coded(sequences: Sequence[Iterable[Segment]], length: int) -> Int[Tensor, "batch length"]:
-        """Return the labels of listed segments, see :meth:`decode`.
+        """Convert lists of segments, in the form of :meth:`decode`, to labels.
 
         Args:
             sequences: for each sequence the segments in order, without gaps, from token 0 on.
-            length: of the labels, with padding.
+            length: number of labels for each sequence, with padding.
 
         Raises:
-            ValueError: segments with gaps, without a token, or beyond ``length``.
+            ValueError: segments leave gaps, have no token, or end after ``length``.
         """
         labels = torch.full((len(sequences), length), PADDING, dtype=torch.int64, device="cpu")
         for row, segments in enumerate(sequences):
@@ -142,7 +142,7 @@ class SemiCRF(nn.Module):
             for start, end, tag in segments:
                 if start != place or not start < end <= length:
                     raise ValueError(
-                        f"sequences: expected a segment from {place} on, got {(start, end, tag)}"
+                        f"sequences: expected a segment that starts at token {place}, got {(start, end, tag)}"
                     )
                 labels[row, start:end] = CONTINUED
                 labels[row, start] = tag

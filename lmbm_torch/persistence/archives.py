@@ -37,7 +37,7 @@ _DTYPE = re.compile(r"[<>|](?:[biuf]\d{1,2}|O|U\d{1,6})")
 _NO_SAFETENSORS = (
     "expected a checkpoint or a safetensors file, got a file that is truncated, corrupted or of another kind"
 )
-# Numbers that JSON cannot hold, by the texts that stand for them.
+# Texts that stand for numbers that JSON cannot hold.
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -83,7 +83,7 @@ def read(path: str | PathLike, given: Given | None = None) -> Any:
     with reading(path, *DAMAGE) as file, file.open("rb") as stream:
         header = _read_header(stream)
         metadata = _metadata(header)
-        # Checked before tensors are read, because the file of another program may hold many.
+        # The format is checked first, because a file of another program may hold many tensors.
         if metadata.get("format") != FORMAT:
             raise ValueError("expected a file that lmbm_torch wrote, got another safetensors file")
         _check_version(metadata["version"])
@@ -119,7 +119,7 @@ def unpack(state: Mapping[str, Any], given: Given | None = None) -> Any:
     Raises:
         KeyError: a tensor, or a part of the record, is missing.
         TypeError: the parts of an instance do not fit the class.
-        ValueError: the version is another, a class is not imported, nesting is deep, or parts differ.
+        ValueError: the version is not :data:`VERSION`, a class is not imported, or nesting is too deep.
     """
     _check_version(state["version"])
     return _Reader(state["tensors"], given or Given()).value(json.loads(state["record"]))
@@ -131,13 +131,13 @@ def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        # Hashed as bytes, since NumPy lacks some of torch's types.
+        # Tensors are hashed as bytes, because NumPy lacks some of torch's types.
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
     return digest.hexdigest()
 
 
 def _read_header(stream: BufferedIOBase) -> bytes:
-    """Return the start of a safetensors file: eight bytes that give a length, then JSON of the length."""
+    """Return the header of a safetensors file: eight bytes with the length of the JSON, then the JSON."""
     size = stream.read(8)
     length = int.from_bytes(size, "little")
     text = stream.read(length) if length <= LONGEST_HEADER else b""
@@ -147,7 +147,7 @@ def _read_header(stream: BufferedIOBase) -> bytes:
 
 
 def _metadata(header: bytes) -> dict[str, str]:
-    """Return the texts that safetensors keeps with the tensors."""
+    """Return the metadata in the header of a safetensors file."""
     try:
         found = json.loads(header[8:])
     except (ValueError, RecursionError) as error:
@@ -168,7 +168,7 @@ def _tensors(content: bytes) -> dict[str, Tensor]:
 
 
 def _sorted_header(content: bytes) -> bytes:
-    """Sort the header of a file, so that equal content gives equal bytes: safetensors writes any order."""
+    """Sort the header of a file, so that equal content gives equal bytes; safetensors does not sort it."""
     header = _read_header(BytesIO(content))
     text = json.dumps(json.loads(header[8:]), sort_keys=True, separators=(",", ":"))
     encoded = text.encode()
@@ -186,7 +186,7 @@ def _check_version(version: str) -> None:
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
-    """Convert a value to JSON; further types become dictionaries with a colon before the first key."""
+    """Convert a value to JSON; types that JSON lacks become dictionaries, marked by a colon in the key."""
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
     if type(value) is float:
@@ -208,7 +208,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
 def _packed_array(value: np.generic | np.ndarray, tensors: dict[str, Tensor], place: str) -> dict[str, Any]:
     array = np.asarray(value)
     if array.dtype.kind in "biuf":
-        # torch needs the byte order of the machine, and a copy, since it does not take read-only arrays.
+        # torch takes only arrays in the computer's byte order, and no read-only arrays: convert and copy.
         plain = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
         stored = _stored(torch.from_numpy(plain), tensors, place)
         return {":array": stored, "dtype": array.dtype.str, "is_number": isinstance(value, np.generic)}
@@ -254,7 +254,7 @@ class _Reader:
             array = np.array(tensor, dtype=_dtype(packed["dtype"], "biuf"))
             return array[()] if packed["is_number"] else array
         if ":texts" in packed:
-            # The width in the file is ignored: each text would take as much memory as the width says.
+            # The file's width of texts is ignored, because a forged width would reserve too much memory.
             is_object = _dtype(packed["dtype"], "OU").kind == "O"
             return np.array(packed[":texts"], dtype=object if is_object else str)
         if ":tuple" in packed:
@@ -268,7 +268,7 @@ class _Reader:
 
 
 def _dtype(name: str, kinds: str) -> np.dtype:
-    """Return the dtype of a name, checked first, because NumPy accepts many more texts, even code."""
+    """Return the dtype of a name, after a check of the name: NumPy would accept other texts, too."""
     if not _DTYPE.fullmatch(name) or np.dtype(name).kind not in kinds:
         raise ValueError(f"dtype: expected a type of numbers or texts, got {name!r}")
     return np.dtype(name)

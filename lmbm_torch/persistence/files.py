@@ -27,7 +27,7 @@ from lmbm_torch.persistence.stored import Given, Stored, kind_of
 from lmbm_torch.persistence.trusted import SavedConfiguration, import_trusted
 
 RECORD = "lmbm_torch"
-# Prefixes of the names of the model's weights, in Lightning's state and in the record.
+# Prefixes of the names of the model's weights in Lightning's state and in this library's record.
 _OF_STATE, _OF_RECORD = "model.", "saved.estimator.model.weights."
 # Exceptions for a damaged file, and exceptions of torch's restricted unpickler for damaged content.
 _DAMAGED_FILE = (*DAMAGE, EOFError, OSError, struct.error, zipfile.BadZipFile, zlib.error)
@@ -89,7 +89,7 @@ def check_whole(file: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         check_archive(file, archive)
         if damaged := archive.testzip():
-            raise ValueError(f"entry {damaged} is corrupted")
+            raise ValueError(f"expected an intact checkpoint, got the corrupted entry {damaged}")
 
 
 def _unpickled(file: Path) -> Any:
@@ -110,8 +110,8 @@ def _unpickled(file: Path) -> Any:
 def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
     """Write a model, a fitted estimator or a predictor to one file, such as ``model.safetensors``.
 
-    The file holds arrays as safetensors and everything else as JSON, without pickle. For an encoder the file
-    holds only the weights; for a decoder outside of the library only the import path.
+    The file holds arrays as safetensors and everything else as JSON, without pickle. For an encoder, the file
+    holds only the weights. For a decoder outside of the library, the file holds only the import path.
 
     Args:
         content: a model of :mod:`lmbm_torch.models`, a fitted estimator of :mod:`lmbm_torch.estimators`, a
@@ -158,11 +158,11 @@ def load(path: str | PathLike, *, encoder: Any = None, device: str = "cpu", trus
         encoder: if the model was saved with an encoder, a module with the same architecture, which gets the
             weights of the file, or a function that returns this module; otherwise None.
         device: the parameter ``device`` of an estimator; models are on the CPU.
-        trust: import paths of your own classes and functions for model, encoder or decoder, such as
-            ``"mine.Encoder"``; these paths are imported.
+        trust: import paths of your own classes and functions that the file may use as model, encoder or
+            decoder, such as ``"mine.Encoder"``; these paths are imported.
 
     Returns:
-        The object that :func:`save` wrote, in evaluation mode; for other paths the predictor.
+        The object that :func:`save` wrote, in evaluation mode; for a checkpoint or a run, the predictor.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import Any, Self
 
 LIBRARY = "lmbm_torch."
-# If a file names a class that no imported module defines, these modules of this library are imported: the
-# module of predictors for their name, and for all other names "models", then "estimators".
+# If a file names a class that is not imported yet, these modules of this library are imported: for the class
+# Predictor its module; for all other classes "models", then "estimators".
 _PREDICTORS = {"Predictor": "prediction.predictor"}
 _ROOMS = ("models", "estimators")
 
@@ -99,7 +99,7 @@ def kind_of(value: Any) -> Kind | None:
 
 
 def kind_named(name: str) -> Kind:
-    """Return the kind for the name of a class in a file.
+    """Return the :class:`Kind` with the name that a file gives to a class.
 
     Raises:
         ValueError: no imported class has the name.
@@ -119,7 +119,7 @@ def kind_named(name: str) -> Kind:
 
 
 def _importing(name: str) -> Iterator[None]:
-    """Import modules in which a class may be defined, one at each step, the fastest imports first."""
+    """Import one module after another in which a class may be defined, the fastest imports first."""
     yield
     if name in _PREDICTORS:
         import_module(LIBRARY + _PREDICTORS[name])

@@ -25,7 +25,7 @@ __all__ = []
 LIBRARY = "lmbm_torch"
 TARGET, PARTIAL, CONVERT, RECURSIVE, ARGS = "_target_", "_partial_", "_convert_", "_recursive_", "_args_"
 WORDS_OF_HYDRA = {TARGET, PARTIAL, CONVERT, RECURSIVE, ARGS}
-# Returns the function of a path; the path is checked like other names.
+# Hydra's function that imports the function of a given path; the path is checked like all other names.
 GET_METHOD = "hydra.utils.get_method"
 # Largest number of bytes in a configuration; a run with 30,000 named labels has less than one million.
 LONGEST = 2**24
@@ -53,8 +53,8 @@ OTHERS = frozenset(
 )
 """Classes of other libraries that a configuration may call although nobody trusts them by name."""
 
-# What a configuration may call in this library: classes of these packages, functions of these modules, and
-# class methods of models.
+# Parts of this library that a configuration may call: classes of these packages, functions of the modules
+# below, and class methods of models.
 _ROOMS = {"data", "estimators", "inference", "losses", "models", "training"}
 _FUNCTIONS = ("data.", "inference.", "losses.", "estimators.networks.orderings.")
 _MORE_FUNCTIONS = {
@@ -63,8 +63,8 @@ _MORE_FUNCTIONS = {
     *(f"training.structured.{penalty}" for penalty in ("quadratic", "none", "frobenius")),
 }
 _CLASS_METHODS = ("models.",)
-# Of ``inference`` only functions that return answers for an energy, and MatchedInference: other functions and
-# classes may have further effects, such as starting a process.
+# The only parts of ``inference`` that a configuration may call: they return answers for an energy. Other
+# parts may have further effects, such as starting a process.
 _ANSWERS = re.compile(
     r"inference\.(\w+\.)*(decode\w*|\w*marginal\w*|log_partition|sample|estimate|relaxed_labels|MatchedInference)"
 )
@@ -117,7 +117,7 @@ class SavedConfiguration:
             # Checked again, because two resolved references side by side may form a new interpolation.
             _check_interpolations(values, None)
             if not isinstance(values, dict):
-                raise ValueError(f"expected keys with values, got {type(values).__name__}")
+                raise ValueError(f"expected a YAML mapping (keys with values), got {type(values).__name__}")
         return cls({str(key): value for key, value in values.items()}, frozenset(trust))
 
     def get(self, *keys: str) -> Any:
@@ -192,7 +192,7 @@ def import_trusted(trust: Sequence[str]) -> None:
 
 
 def _way_out(name: Any) -> str:
-    # The advice repeats only plain names, so that a file cannot make the user type anything else.
+    # The advice repeats only names such as mine.Encoder, so that a file cannot make the user type more.
     if not isinstance(name, str) or not name.replace(".", "_").isidentifier() or not name.isascii():
         return ""
     return (
@@ -266,7 +266,7 @@ def _is_part(name: str) -> bool:
 
 
 def _located(name: str) -> Any:
-    """Return the object of a dotted name; a name of the library may not lead to a module outside of it.
+    """Return the object of a dotted name; a name in the library must not lead to another library's module.
 
     Raises:
         AttributeError, ImportError: there is no such object.

@@ -29,7 +29,7 @@ from lmbm_torch.prediction.reading import known_labels
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.solvers.networks.problems import canonical
 
-# Rows and sequences that are decoded together.
+# Numbers of rows and of sequences in a batch for decoding.
 BATCH_SIZE, NUM_SEQUENCES = 1024, 64
 Decoder = Callable[[Any], Decoding] | MatchedInference
 
@@ -41,7 +41,7 @@ class Probabilities:
     Args:
         labels: P(y_i = 1); for sequences P(tag) at each position.
         log_partition: log Σ_y exp(score(y)); NaN if only an approximation is known.
-        method: the name of the routine, for readers.
+        method: the name of the routine.
     """
 
     labels: Float[Tensor, "batch labels"]
@@ -51,29 +51,29 @@ class Probabilities:
 
 @torch.no_grad()
 def probabilities(energy: Any, inference: MatchedInference | None = None, seed: int = 0) -> Probabilities:
-    """Return marginal probabilities and, if exact, the log partition.
+    """Return marginal probabilities by :func:`lmbm_torch.inference.marginals`, and the log partition.
 
-    The routine is that of :func:`lmbm_torch.inference.marginals`.
+    The log partition is NaN if only an approximation is known.
 
     Args:
         energy: the energy of a batch.
-        inference: the inference of the training of a model with hidden units.
-        seed: the seed of samples, for many labels of a directed model.
+        inference: for a model with hidden units, the inference of the training.
+        seed: seed of the samples, which are drawn for directed models with many labels.
 
     Raises:
-        TypeError: an energy of another kind.
-        ValueError: cliques of three or more labels over more labels than can be enumerated.
+        TypeError: there is no routine for the kind of energy.
+        ValueError: cliques have three or more labels, and there are too many labels to enumerate.
     """
     generator = torch.Generator(energy.device).manual_seed(seed)
     found = marginals(energy, matched=inference, generator=generator)
     labels = found.visible if isinstance(found, BipartiteMarginals) else found.labels
-    # A directed model's is 0, however its marginals were found.
+    # The log partition of a directed model is always 0, even if marginals are approximate.
     is_known = found.status.exact | isinstance(energy, DirectedEnergy)
     return Probabilities(labels, found.log_partition.where(is_known, torch.nan), found.method)
 
 
 def is_dense_network(energy: Any) -> bool:
-    """Return whether an energy is a directed model that only enumeration sums exactly."""
+    """Return whether an energy is a directed model whose exact sums need an enumeration."""
     return isinstance(energy, DirectedEnergy) and not is_narrow(energy)
 
 
@@ -85,22 +85,22 @@ def is_machine(energy: Any) -> bool:
 def mixture_probabilities(
     energies: Sequence[Any], inference: MatchedInference | None = None
 ) -> Probabilities:
-    """Return marginal probabilities under an equal mixture of normalised models, or under one model.
+    """Return marginal probabilities by a mixture of equally weighted normalised models, or by one model.
 
     Args:
         energies: the energies of the members.
-        inference: as in :func:`probabilities`.
+        inference: see :func:`probabilities`.
     """
     members = [probabilities(energy, inference) for energy in energies]
     labels = torch.stack([member.labels for member in members]).mean(0)
-    # Of normalised members the same.
+    # All members are normalised, so they have the same log partition.
     return Probabilities(labels, members[0].log_partition, members[0].method)
 
 
 @torch.no_grad()
 def allowed_probabilities(energies: Sequence[Any], rules: Constraints) -> Probabilities:
-    """Return marginal probabilities given all rules; NaN if no exact sum is known."""
-    # Of answers without rules nothing of it is needed.
+    """Return marginal probabilities given all rules; NaN if they cannot be computed exactly."""
+    # Imported here, because answers without rules do not need this module.
     from lmbm_torch.estimators.common.decoders.distributions import AllowedDistribution
 
     try:
@@ -117,7 +117,7 @@ def mixture_log_prob(
     labels: Int[Tensor, "*samples batch labels"],
     log_partition: Float[Tensor, " batch"],
 ) -> Float[Tensor, "*samples batch"]:
-    """Return log P(y) of labellings under an equal mixture; NaN if the log partition is NaN."""
+    """Return log P(y) of labellings by a mixture of equally weighted models; NaN without log partition."""
     members = torch.stack([energy.score(labels) - log_partition for energy in energies])
     return members.logsumexp(0) - math.log(len(energies))
 
@@ -131,8 +131,8 @@ class Prediction:
     """A decoded batch with the probabilities of the labels.
 
     Args:
-        decoding: one labelling of each instance, or several; of sequences the labels are indices of tags,
-            ``PADDING`` beyond the end of a sequence.
+        decoding: one or several labellings of each instance. For sequences, labels are indices of tags, and
+            ``PADDING`` after the end of a sequence.
         probabilities: the probability of each label, or of each tag at each position given the whole
             sequence; None for a model that is no distribution.
         log_prob: log P of each labelling; NaN if it is not known.
@@ -159,17 +159,17 @@ class Prediction:
 def answers(
     saved: Predictor, features: Features | Sequence[Features], decoder: Decoder | None = None
 ) -> Iterator[tuple[list[Any], Decoding]]:
-    """Yield the energies and the decoding of each batch of raw rows; an ensemble has several energies.
+    """Yield energies and decoding of each batch of raw rows; an ensemble has several energies.
 
     Args:
         saved: the predictor.
         features: dense, or sparse of any format; for sequences a list of arrays (length, features).
-        decoder: energy → decoding; by default the predictor's own decoder. Warns if a
-            :class:`~lmbm_torch.inference.messages.matching.MatchedInference` differs from that of the
-            training.
+        decoder: function from an energy to a decoding; by default the predictor's decoder. A
+            :class:`~lmbm_torch.inference.messages.matching.MatchedInference` that differs from that of the
+            training leads to a warning.
 
     Raises:
-        ValueError: another number of features than in training; a decoder for an ensemble.
+        ValueError: the number of features differs from training, or an ensemble gets a decoder.
     """
     if isinstance(features, Sequence):
         count, size = len(features), NUM_SEQUENCES
@@ -189,7 +189,7 @@ def answers(
             continue
         energies = saved.energies(rows)
         if len(energies) > 1:
-            raise ValueError("decoder: expected none for an ensemble, which has one labelling for each row")
+            raise ValueError("decoder: expected None, because an ensemble has its own decoder, got a decoder")
         yield energies, decoder(energies[0])
 
 
@@ -203,12 +203,12 @@ def decode(
 def binding(
     saved: Predictor, features: Features, rules: Constraints, decoder: Decoder | None = None
 ) -> Iterator[list[str]]:
-    """Yield for each row the rules, as text, that the answer without rules breaks.
+    """Yield, for each row, the rules (as texts) that the answer without rules breaks.
 
     Args:
         saved: a predictor without rules.
         features: see :func:`answers`.
-        rules: the rules to compare with.
+        rules: rules to check.
         decoder: a decoder without rules; see :func:`answers`.
     """
     for found in decode(saved, features, decoder):
@@ -221,7 +221,7 @@ def predict(
 ) -> Iterator[Prediction]:
     """Yield decodings and probabilities of each batch of raw rows or sequences.
 
-    Under rules probabilities are conditional on the rules, and NaN if no exact computation is known.
+    Under rules, probabilities are conditional on the rules, and NaN if no exact computation is possible.
 
     Args:
         saved: the predictor.
@@ -247,7 +247,7 @@ def predict(
             members = mixture_probabilities(distributions, saved.inference)
         else:
             members = allowed_probabilities(distributions, saved.rules)
-        # Several labellings of an instance are samples to an energy, whose axis comes first.
+        # Energies expect several labellings of an instance in the first axis.
         samples = found.labels if found.labels.ndim == 2 else found.labels.transpose(0, 1)
         log_probability = mixture_log_prob(distributions, samples, members.log_partition)
         yield Prediction(found, members, log_probability.movedim(-1, 0))
@@ -256,20 +256,20 @@ def predict(
 def evaluate(
     saved: Predictor, data: MultilabelData | SequenceData, rows: np.ndarray, decoder: Decoder | None = None
 ) -> dict[str, float]:
-    """Return every metric, the share of answers proven optimal, and the mean number of search nodes.
+    """Return all metrics, the share of answers proven optimal, and the mean number of search nodes.
 
     Args:
         saved: the predictor.
-        data: label vectors with the predictor's labels, or sequences with the predictor's tags first.
-        rows: the rows to measure, by number; for sequences numbers or a mask.
+        data: label vectors with the predictor's labels, or sequences whose first tags are the predictor's.
+        rows: numbers of the rows to measure; for sequences, numbers or a mask.
         decoder: see :func:`answers`.
 
     Raises:
-        ValueError: other labels than the predictor's, or missing labels.
+        ValueError: the labels differ from the predictor's, or labels are missing.
     """
     if isinstance(data, SequenceData):
         return _evaluate_sequences(saved, data, rows)
-    # At use: predictions do without torchmetrics, which takes as long to import as torch.
+    # Imported here, because predictions do not need torchmetrics, whose import is as slow as that of torch.
     from lmbm_torch.metrics import multilabel_metrics
 
     labels = known_labels(saved, data, rows)
@@ -277,7 +277,7 @@ def evaluate(
     exact, nodes = [], []
     decodings = decode(saved, data.features_at(rows), decoder)
     for decoding, known in zip(decodings, labels.split(BATCH_SIZE), strict=True):
-        # The labels are the data set's, on the host; so are the measures.
+        # The true labels and the metrics are on the CPU.
         metrics.update(decoding.labels.cpu(), known)
         exact.append(decoding.status.exact.cpu())
         if decoding.nodes is not None:
@@ -290,7 +290,7 @@ def evaluate(
 
 
 def _evaluate_sequences(saved: Predictor, data: SequenceData, chosen: np.ndarray) -> dict[str, float]:
-    """Return the shares of correct tokens and sequences, and F1 of chunks if tags name chunks."""
+    """Return the shares of correct tokens and sequences, and F1 of chunks if all tags are tags of chunks."""
     from lmbm_torch.metrics.sequences import ChunkF1, SequenceAccuracy
 
     sequences = data.select(chosen)
@@ -315,13 +315,13 @@ def _evaluate_sequences(saved: Predictor, data: SequenceData, chosen: np.ndarray
 
 
 def _are_chunks(names: Sequence[str]) -> bool:
-    """Return whether all tags name chunks."""
+    """Return whether all tags are tags of chunks, such as ``B-NP`` and ``O``."""
     from lmbm_torch.metrics.sequences import is_chunk_tag
 
     return all(map(is_chunk_tag, names)) and {*names} != {"O"}
 
 
 def _padded(labels: Sequence[np.ndarray]) -> Int[Tensor, "batch length"]:
-    """Return sequences of labels side by side, ``PADDING`` beyond their ends."""
+    """Stack sequences of labels, with ``PADDING`` after the end of shorter ones."""
     tensors = [torch.from_numpy(each) for each in labels]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PADDING)

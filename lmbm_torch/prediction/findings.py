@@ -25,25 +25,25 @@ from lmbm_torch.shapes import Bool, Float, Int
 with naming_extras():
     from scipy.sparse import issparse
 
-# Features of each label to either side, and labels.
+# Largest number of features shown for each label and sign; below, the largest number of labels.
 NUM_SHOWN = 4
 MAX_DESCRIBED = 60
-# Of less than this share of a label's largest pull nothing is said.
+# Features are left out if their influence is below this share of the label's largest influence.
 LEAST = 0.01
-# Of more rows, so many evenly spaced ones say how much a feature varies.
+# Largest number of rows, evenly spaced, from which standard deviations of features are computed.
 MAX_ROWS = 20_000
 
 
-# Beyond these, two labels at a time take too long, and no picture shows so many.
+# Largest number of labels for which all pairs are measured; for more it takes too long.
 MAX_LABELS = 128
 MAX_INSTANCES = 64
 NUM_BINS = 10
 
 
-# An error of probabilities below this is no reason to train again.
+# Calibration errors below this value lead to no recommendation.
 LEAST_ERROR = 0.05
 NUM_NAMES = 8
-# Metrics whose smaller values are better.
+# Metrics for which smaller values are better.
 LOSSES = ("hamming_loss",)
 
 
@@ -51,12 +51,12 @@ LOSSES = ("hamming_loss",)
 class FeaturePulls:
     """The features with the largest weights of each label, largest first.
 
-    A weight counts times the standard deviation of the feature: the rise of the label's field (half the
-    log-odds given the other labels) for a rise of the feature by one standard deviation.
+    A pull is a weight times the standard deviation of the feature. If the feature rises by one standard
+    deviation, the label's field (half the log-odds given the other labels) rises by the pull.
 
     Args:
         labels: the described labels, most frequent first.
-        towards, against: the names of features and the pulls of each label, above and below zero.
+        towards, against: for each label, names of features and positive (or negative) pulls.
     """
 
     labels: tuple[int, ...]
@@ -68,16 +68,16 @@ class FeaturePulls:
 def feature_pulls(
     saved: Predictor, features: Features, names: Sequence[str], true: Int[np.ndarray, " labels"]
 ) -> FeaturePulls | None:
-    """Return the strongest features of the most frequent labels.
+    """Return the features with the strongest influence on the most frequent labels.
 
     Args:
         saved: the predictor.
         features: raw rows.
         names: the names of the features.
-        true: the number of rows with each label true.
+        true: the number of rows in which each label is 1.
 
     Returns:
-        None unless fields are linear in features: encoders, kernels, hidden units, trees, ensembles.
+        The features; None if fields are not linear (encoders, kernels, hidden units, trees, ensembles).
     """
     coef = saved.estimator.field_weights()
     if coef is None:
@@ -103,7 +103,7 @@ def _some(features: Features) -> Features:
 def _deviations(features: Any) -> Float[np.ndarray, " features"]:
     """Return the standard deviation of each column, dense or CSR."""
     if not issparse(features):
-        # Rounding may leave a constant column some.
+        # By rounding, the computed deviation of a constant column may be above 0: set 0.
         varies = features.max(0) > features.min(0)
         return np.where(varies, features.std(0, dtype=np.float64), 0)
     columns = features.astype(np.float64)
@@ -115,7 +115,7 @@ def _deviations(features: Any) -> Float[np.ndarray, " features"]:
 def _largest(
     names: Sequence[str], pulls: Float[np.ndarray, " features"], sign: int
 ) -> tuple[tuple[str, float], ...]:
-    """Return the largest pulls of one sign, largest first."""
+    """Return the largest pulls of one sign with names of features, largest first."""
     count = min(NUM_SHOWN, len(pulls))
     places = np.argpartition(-sign * pulls, count - 1)[:count]
     least = LEAST * np.abs(pulls).max(initial=0)
@@ -125,13 +125,13 @@ def _largest(
 
 @dataclass(frozen=True)
 class Dependencies:
-    """Influences of every label on every other label.
+    """Influences of all labels on all other labels.
 
     Args:
-        weights: row i holds the influences on label i, in units of local fields (half log-odds); a positive
-            influence raises the probability of equal values. Symmetric without ``ordering``.
-        ordering: the order of the labels in a directed model; each label depends on earlier labels alone.
-        kind: the meaning of the weights, for readers.
+        weights: (labels, labels); row i holds the influences on label i, in units of local fields (half
+            log-odds). Positive influences make equal values more probable. Symmetric without ``ordering``.
+        ordering: the order of the labels in a directed model; each label depends only on earlier labels.
+        kind: the meaning of the weights as a text for readers.
     """
 
     weights: Float[Tensor, "labels labels"]
@@ -139,9 +139,9 @@ class Dependencies:
     kind: str
 
     def strongest(self, count: int) -> list[tuple[int, int, float]]:
-        """Return the pairs (giver, taker, weight) of largest size; symmetric pairs once.
+        """Return the largest influences as (influencing label, influenced label, weight).
 
-        Weights below a hundredth of the largest weight are left out as negligible.
+        If the weights are symmetric, each pair occurs once. Weights below 1 % of the largest are left out.
         """
         shown = self.weights if self.ordering is not None else self.weights.triu(1)
         sizes, places = shown.abs().flatten().topk(min(count, shown.numel()))
@@ -152,11 +152,11 @@ class Dependencies:
 
 @torch.no_grad()
 def dependencies(energy: Any, labels: Int[Tensor, "batch labels"]) -> Dependencies | None:
-    """Return parents' weights of a directed model, or couplings; None for too many labels.
+    """Return the weights of parents in a directed model, or couplings; None for too many labels.
 
     In a model with hidden units or larger cliques, the influence of two labels on each other depends on all
-    other labels. The influence is measured at the decoded labels: a quarter of score(1, 1) − score(1, 0) −
-    score(0, 1) + score(0, 0) of the pair, with all other labels as in ``labels``, averaged over up to 64
+    other labels. The influence is measured at the decoded labels; it is a quarter of score(1, 1) − score(1,
+    0) − score(0, 1) + score(0, 0) of the pair, with all other labels as in ``labels``, averaged over up to 64
     instances. In a pairwise model the influence equals the coupling.
 
     Args:
@@ -193,7 +193,7 @@ class Calibration:
     """Probabilities in bins of equal width, compared with observed frequencies.
 
     Args:
-        said: the mean probability of each bin with entries.
+        said: the mean predicted probability in each bin that is not empty.
         true: the share of true entries in each bin.
         count: the number of entries in each bin.
     """
@@ -204,7 +204,7 @@ class Calibration:
 
     @classmethod
     def of(cls, probability: Tensor, outcome: Tensor) -> Calibration:
-        """Bin probabilities by their outcomes in {0, 1}; both tensors have the same shape."""
+        """Sort probabilities with their outcomes in {0, 1} into bins; both tensors have the same shape."""
         said, true = (values.double().flatten().numpy() for values in (probability, outcome))
         bins = np.minimum((said * NUM_BINS).astype(int), NUM_BINS - 1)
         count = np.bincount(bins, minlength=NUM_BINS)
@@ -216,7 +216,7 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """Return the expected calibration error: the mean distance of probability and frequency."""
+        """Return the expected calibration error: the mean distance between probability and frequency."""
         return float(np.abs(self.said - self.true) @ self.count / self.count.sum())
 
 
@@ -229,16 +229,16 @@ class Findings:
         rows: the numbers of the rows in the data set, from 0.
         truth: the true labels.
         joint: the labels decoded jointly.
-        alone: each label by its own marginal: 1 if the probability is at least one half.
+        alone: labels decoded separately: 1 if the marginal probability is at least one half.
         probability: the marginal probability of each label.
         joint_probability: the probability of the joint labels; NaN if only an approximation is known.
         exact: whether the joint labels are proven optimal.
-        nodes: the nodes of the search; None without a search.
+        nodes: the number of search nodes of each row; None without a search.
         dependencies: the dependencies between labels; None for too many labels and for an ensemble.
-        method: the routine behind the probabilities.
+        method: the name of the routine that computed the probabilities.
         explained: the first row with different joint and marginal labels, or else the first row, and the
             ``Explanation`` of its joint labels; None if the predictor explains nothing.
-        pulls: the strongest features; None unless fields are linear.
+        pulls: the features with the strongest influence; None unless fields are linear.
         share_in_training: the share of training rows with each label true, among rows with the label known;
             NaN for a label that is never known. None if the training rows are not known.
     """
@@ -259,16 +259,16 @@ class Findings:
     share_in_training: Float[np.ndarray, " labels"] | None = None
 
     def metrics(self) -> dict[str, tuple[float, float]]:
-        """Return every metric of the joint labels and of the marginal labels."""
+        """Return for each metric the values of joint decoding and of separate decoding."""
         metrics = multilabel_metrics(len(self.label_names))
-        # Each call gives the values of these labels alone.
+        # Calling a metric returns the value of this batch.
         joint, alone = (metrics(labels, self.truth) for labels in (self.joint, self.alone))
         return {name: (float(joint[name]), float(alone[name])) for name in joint}
 
     def baseline(self) -> dict[str, float]:
-        """Return every metric of an answer without features: the majority value of each label.
+        """Return all metrics of the answer that ignores features: the majority value of each label.
 
-        The majority counts the training rows, or without known training rows the rows of the report.
+        The majority is that of the training rows or, if these are not known, of the rows of the report.
         """
         share = (
             self.truth.double().mean(0).numpy() if self.share_in_training is None else self.share_in_training
@@ -279,33 +279,33 @@ class Findings:
 
     @property
     def right(self) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
-        """Return the rows with exact matches of the joint labels, and of the marginal labels."""
+        """Return masks of the rows with an exact match, for joint and for separate decoding."""
         return (self.joint == self.truth).all(1), (self.alone == self.truth).all(1)
 
     @property
     def mended(self) -> Bool[Tensor, "rows labels"]:
-        """Return the decisions with correct joint labels and wrong marginal labels."""
+        """Return a mask of labels that joint decoding has right and separate decoding wrong."""
         return (self.joint == self.truth) & (self.alone != self.truth)
 
     @property
     def broken(self) -> Bool[Tensor, "rows labels"]:
-        """Return the decisions with wrong joint labels and correct marginal labels."""
+        """Return a mask of labels that joint decoding has wrong and separate decoding right."""
         return (self.joint != self.truth) & (self.alone == self.truth)
 
     @property
     def changed_rows(self) -> Int[Tensor, " changed"]:
-        """Return the rows with different joint and marginal labels."""
+        """Return the rows for which joint and separate decoding differ."""
         return (self.joint != self.alone).any(1).nonzero()[:, 0]
 
     def rows_gained_and_lost(self) -> tuple[int, int]:
-        """Return the numbers of exact matches of joint labels alone and of marginal labels alone."""
+        """Return the numbers of rows that only joint decoding, and that only separate decoding has right."""
         joint, alone = self.right
         return int((joint & ~alone).sum()), int((alone & ~joint).sum())
 
     def sign_test(self) -> float:
-        """Return the p-value of the difference between gained and lost rows under chance.
+        """Return the p-value of the exact two-sided McNemar test of :meth:`rows_gained_and_lost`.
 
-        The test is exact and two-sided (McNemar's test); the value is 1 without gained and lost rows.
+        If no row is gained or lost, the value is 1.
         """
         gained, lost = self.rows_gained_and_lost()
         return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
@@ -334,7 +334,7 @@ class Findings:
         }
 
     def calibration(self) -> Calibration:
-        """Return the calibration of all marginal probabilities together."""
+        """Return the calibration of the marginal probabilities of all labels together."""
         return Calibration.of(self.probability, self.truth)
 
     def joint_calibration(self) -> Calibration | None:
@@ -366,13 +366,12 @@ def findings(
             training rows are not known.
 
     Raises:
-        ValueError: other labels than the predictor's, or missing labels; another number of features; a
-            predictor without probabilities.
+        ValueError: labels differ from the predictor's or are missing, the number of features differs, or the
+            predictor has no probabilities.
     """
     if not saved.has_probabilities:
         raise ValueError(
-            "model: expected a distribution of labels, since reports set decisions beside probabilities, got "
-            f"{saved.kind}"
+            f"model: expected a model with probabilities of labels, which reports need, got {saved.kind}"
         )
     truth = known_labels(saved, data, rows)
     features = data.features_at(rows)
@@ -404,7 +403,7 @@ def findings(
 
 
 def _shares(labels: Float[np.ndarray, "instances labels"]) -> Float[np.ndarray, " labels"]:
-    """Return the share of true values among known values of each label; NaN without known values."""
+    """Return the share of ones among the known values of each label; NaN if no value is known."""
     known = ~np.isnan(labels)
     return np.where(known.any(0), np.where(known, labels, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
 
@@ -412,14 +411,14 @@ def _shares(labels: Float[np.ndarray, "instances labels"]) -> Float[np.ndarray, 
 def _explained(
     saved: Predictor, features: Features, rows: Int[np.ndarray, " rows"], place: int
 ) -> tuple[int, Any] | None:
-    """Return the number of the row at a place and the explanation; None without an explanation."""
+    """Return the number of a row and its explanation; None if the predictor explains nothing."""
     row = features[[place]]
     reason = saved.explanation(row)
     return None if reason is None else (int(rows[place]), reason)
 
 
 def _on_host(parts: Iterable[Tensor]) -> Tensor:
-    """Return the concatenation of parts on the CPU."""
+    """Concatenate tensors on the CPU."""
     return torch.cat([part.cpu() for part in parts])
 
 
@@ -433,7 +432,7 @@ def _dependencies(energy: Any, labels: Tensor) -> Dependencies | None:
 
 
 def advice(saved: Predictor, found: Findings, intervals: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Return recommendations as sentences, the most important sentence first.
+    """Return recommendations as sentences, the most important one first.
 
     Args:
         saved: the predictor.
@@ -441,7 +440,7 @@ def advice(saved: Predictor, found: Findings, intervals: Mapping[str, tuple[floa
         intervals: the 95 % intervals of the headline metrics.
 
     Returns:
-        An empty list if nothing needs to be said.
+        The sentences; an empty list if there is no recommendation.
     """
     return [
         *_no_better_than_nothing(found, intervals),
@@ -498,7 +497,7 @@ def _edge_of_search(saved: Predictor) -> Iterable[str]:
     if isinstance(trained, TrainedModel):
         return
     if trained.C_edge_ is not None:
-        # A multiple of "scale" is a text.
+        # C is a text if it is a multiple of "scale".
         C = trained.C if isinstance(trained.C, str) else f"{trained.C:g}"
         further = "smaller" if trained.C_edge_ == "smallest" else "larger"
         yield (
@@ -513,7 +512,7 @@ def _uncalibrated(saved: Predictor, found: Findings) -> Iterable[str]:
         return
     trained = saved.estimator.trained
     if not isinstance(trained, TrainedModel):
-        # Of what has no such setting none is known.
+        # An estimator without the parameter "calibrate" counts as calibrated.
         if trained.get_params(deep=False).get("calibrate", True) is not False:
             return
         how = "calibrate=True (from the shell estimator.calibrate=true, or estimator.base.calibrate=true)"
@@ -525,7 +524,7 @@ def _uncalibrated(saved: Predictor, found: Findings) -> Iterable[str]:
 
 
 def _by_chance(calibration: Calibration, num_labels: int) -> float:
-    """Return the expected calibration error of correct probabilities, with one draw for each row."""
+    """Return the calibration error that perfect probabilities would have by chance in so many rows."""
     variance = np.maximum(calibration.said * (1 - calibration.said), 1e-3)
     noise = np.sqrt(2 / np.pi * variance * num_labels / calibration.count)
     return float(noise @ calibration.count / calibration.count.sum())

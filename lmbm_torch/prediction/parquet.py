@@ -1,4 +1,4 @@
-"""Predictions for Parquet files, some rows at a time: a file for each file, with the same name."""
+"""Predictions for Parquet files, batch by batch: an output file of the same name for each input file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with naming_extras():
     import pyarrow
     import pyarrow.parquet
 
-# Of a file's metadata: by which job it was written.
+# Key in the metadata of an output file under which the job is recorded.
 NOTE = b"lmbm.job"
 
 Ids = Mapping[str, Sequence[Any]]
@@ -34,14 +34,14 @@ def parts(path: str | PathLike) -> list[Path]:
     """Return the Parquet files of a folder in the order of names, or the file ``path``.
 
     Raises:
-        FileNotFoundError: no file at ``path``, or no Parquet file in the folder.
+        FileNotFoundError: there is no file at ``path``, or no Parquet file in the folder.
     """
     if not Path(path).is_dir():
         with reading(path) as file:
             return [file]
     found = sorted(Path(path).glob(f"*{PARQUET}"))
     if not found:
-        raise FileNotFoundError(f"path: expected a folder of {PARQUET} files, found none in {path}")
+        raise FileNotFoundError(f"path: expected a folder of {PARQUET} files, got none in {path}")
     return found
 
 
@@ -57,29 +57,29 @@ def write_predictions(
 ) -> None:
     """Write the predictions for a file, or for each file of a folder, as Parquet.
 
-    :func:`~lmbm_torch.prediction.tables.table_rows` describes rows and columns; row numbers start anew in
-    each file, and columns with names of rows keep their types. The memory holds :data:`BATCH_SIZE` rows
-    and one row group of the needed columns. Each file appears complete or not at all. After an error the
-    finished files stay, and a call with the same ``job`` continues with the remaining files.
+    :func:`~lmbm_torch.prediction.tables.table_rows` describes rows and columns; row numbers start at 0 in
+    each file, and columns that identify rows keep their types. Memory holds :data:`BATCH_SIZE` rows and one
+    row group of the needed columns. Each file appears complete or not at all. After an error, finished files
+    stay, and a call with the same ``job`` continues with the other files.
 
     Args:
-        output: a file, or a folder, made if needed, that gets a file of the same name for each.
+        output: a file; or a folder for files of the same names, which is made if it does not exist.
         mode: as in ``open``: by default an existing file is never overwritten.
-        top_k: labellings of each instance.
-        beside: names of the texts that ``answer`` gives.
-        job: what is asked for, such as a hash of the model and its settings. It is written into each file
-            beside the size and the time of its source; in mode ``"x"`` a file that says the same is left.
+        top_k: number of labellings for each instance.
+        beside: names of additional columns of texts that ``answer`` returns.
+        job: a name of the job, such as a hash of the model and its settings. Each output file records the job
+            with size and time of the source; in mode ``"x"``, such a file is not written again.
 
     Raises:
-        FileExistsError: a file exists, in mode ``"x"``, that is none of this job's; nothing is written then.
+        FileExistsError: in mode ``"x"``, another job's file exists; nothing is written then.
         FileNotFoundError: see :func:`parts`.
-        ValueError: a model that was trained without a table; an output that is the input; a file that is no
-            Parquet or lacks a column; what ``answer`` raises. The message names the file.
+        ValueError: the model was trained without a table, the output is the input, a file is no Parquet file
+            or lacks a column, or ``answer`` raises it. The message names the file.
     """
     if saved.schema is None:
         raise ValueError(
-            "path: expected a file without column names, such as .npz, since the model was trained on "
-            f"features that had none, got {path}"
+            "path: expected a file without column names, such as .npz, because the model was trained "
+            f"without column names, got {path}"
         )
     if Path(output).resolve() == Path(path).resolve():
         raise ValueError(f"output: expected another path than the input, got {output}")
@@ -89,7 +89,7 @@ def write_predictions(
     for file, target, note in _unfinished(files, path, output, mode, job):
         with (
             reading(file, pyarrow.ArrowException),
-            # Else the next row groups would be read ahead.
+            # Without pre_buffer=False, further row groups would be read in advance.
             pyarrow.parquet.ParquetFile(file, pre_buffer=False) as source,
         ):
             _write_part(source, file.parent, target, saved, answer, mode, top_k, beside, note)
@@ -98,7 +98,7 @@ def write_predictions(
 def _unfinished(
     files: Sequence[Path], path: str | PathLike, output: str | PathLike, mode: Mode, job: str | None
 ) -> list[tuple[Path, Path, dict[bytes, bytes]]]:
-    """Return the sources of unfinished files, with the targets and the notes for the metadata."""
+    """Return the source, the target and the metadata of each file that is not finished."""
     found = []
     for file in files:
         target = Path(output) / file.name if Path(path).is_dir() else Path(output)
@@ -112,7 +112,7 @@ def _unfinished(
 
 
 def _has_note(target: Path, note: bytes) -> bool:
-    """Return whether the same job has written the target for the same source."""
+    """Return whether this job has already written the target for this source."""
     try:
         return (pyarrow.parquet.read_schema(target).metadata or {}).get(NOTE) == note
     except (FileNotFoundError, pyarrow.ArrowException):
@@ -130,7 +130,7 @@ def _write_part(
     beside: Sequence[str],
     note: dict[bytes, bytes],
 ) -> None:
-    """Predictions for one file, each batch a row group."""
+    """Write the predictions for one file; each batch becomes a row group."""
     assert saved.schema is not None
     there = source.schema_arrow
     named = [name for name in saved.schema.id_columns if name in there.names]
@@ -143,7 +143,7 @@ def _write_part(
             if not batch.num_rows:
                 continue
             table = pyarrow.Table.from_batches([batch])
-            # Relative paths of images begin at the folder of the file.
+            # Relative paths of images start at the folder of the source file.
             rows = replace(open_frame(table), folder=str(folder))
             predictions, texts = answer(new_rows(rows, saved.schema, labelled=False))
             of_rows = {name: table[name].to_pylist() for name in named} | dict(texts)
@@ -153,7 +153,7 @@ def _write_part(
 
 
 def _types(names: Sequence[str], saved: Predictor, ids: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each column and the Arrow type: texts for names of rows and labels, numbers otherwise."""
+    """Yield the name and the Arrow type of each column of predictions."""
     counts = {"row": pyarrow.int64(), "rank": pyarrow.int32(), "exact": pyarrow.int8()}
     known = {
         **counts,

@@ -1,4 +1,4 @@
-"""Predictor for raw rows: a trained model or a fitted estimator with columns and scaling."""
+"""The predictor for raw rows: a trained model or a fitted estimator, with columns and scaling."""
 
 from __future__ import annotations
 
@@ -41,15 +41,14 @@ class Predictor(Stored):
     """A classifier of label vectors or of sequences, with the columns and the scaling of its training data.
 
     Args:
-        estimator: a fitted estimator of :mod:`lmbm_torch.estimators`, or a trained model; classifiers of
-            label vectors speak :class:`~lmbm_torch.protocol.LabelClassifier`.
-        schema: how the columns of a table become features, or those of a file of tokens for a classifier of
-            sequences; None if features came as a matrix.
-        scaling: the scaling of raw features; None for none.
+        estimator: a fitted estimator of :mod:`lmbm_torch.estimators`, or a trained model; for label vectors
+            it has the methods of :class:`~lmbm_torch.protocol.LabelClassifier`.
+        schema: how columns of a table or a file of tokens become features; None for a matrix of features.
+        scaling: the scaling of raw features; None for no scaling.
     """
 
     estimator: Any
-    # A Schema, a ColumnSchema or None, as the estimator needs.
+    # The type is Schema, or ColumnSchema for sequences, or None for a matrix of features.
     schema: Any = None
     scaling: Scaling | None = None
 
@@ -58,12 +57,12 @@ class Predictor(Stored):
         """Return the predictor of a fitted estimator of label matrices.
 
         Raises:
-            ValueError: an estimator of classes or of sequences.
+            ValueError: the estimator is for classes or sequences.
         """
         if not isinstance(estimator, LabelClassifier) or estimator.label_names_ is None:
             raise ValueError(
-                f"model: expected one of label matrices, got {type(estimator).__name__} of classes or "
-                "sequences; lmbm_torch.load(path).predict(X) takes any"
+                f"model: expected an estimator of label matrices, got {type(estimator).__name__} for "
+                "classes or sequences; use lmbm_torch.load(path).predict(X) instead"
             )
         fitted: Any = estimator
         names = vars(fitted).get("feature_names_in_")
@@ -74,11 +73,10 @@ class Predictor(Stored):
             return cls(fitted, Schema(encoder.encoding_, fitted.label_names_, label_form=form))
         if names is None:
             return cls(fitted)
-        # Here, as of models alone it is not needed.
+        # Imported here, because trained models do not need this module.
         from lmbm_torch.estimators.explain.explanations import without_names
 
-        # A table's columns are matched by name when it is read, and come without.
-        # Of matrices the other columns of a table were never known.
+        # Other columns of a table are ignored (unknown="zeros"): training had only the named ones.
         encoding = Encoding(tuple(map(Column, names.tolist())), unknown="zeros")
         return cls(without_names(fitted), Schema(encoding, fitted.label_names_))
 
@@ -103,15 +101,14 @@ class Predictor(Stored):
     def fit(
         cls, estimator: Any, data: MultilabelData, rows: Int[np.ndarray, " rows"], scaling: Scaling
     ) -> Predictor:
-        """Fit an estimator to rows of a data set, and keep the schema and the scaling of the columns.
+        """Fit an estimator to rows of a data set, and keep the schema and the scaling.
 
-        For an estimator with a path of C, the predictor keeps the classifier with the chosen C.
+        If the estimator tries several values of C, the predictor keeps the classifier with the best C.
 
         Raises:
-            ValueError: an estimator of classes or sequences, an estimator without files, or a refusal of the
-                estimator.
+            ValueError: the estimator is for classes or sequences, cannot be saved, or refuses the data.
         """
-        # Training and prediction never need them otherwise.
+        # Imported here, because only this method needs the module.
         from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
         from lmbm_torch.estimators.common.saving import StoredEstimator
         from lmbm_torch.estimators.wrappers.penalty_path import PenaltyPathClassifier
@@ -120,7 +117,7 @@ class Predictor(Stored):
         is_able = is_path or isinstance(estimator, DecodingClassifier)
         if not isinstance(estimator, StoredEstimator) or not is_able:
             raise ValueError(
-                "estimator: expected one of label matrices from lmbm_torch.estimators, got "
+                "estimator: expected a class of lmbm_torch.estimators for label matrices, got "
                 f"{type(estimator).__name__}"
             )
         fitted: Any = estimator
@@ -140,22 +137,22 @@ class Predictor(Stored):
         """Fit an estimator to one fold of sequences from a file.
 
         Raises:
-            ValueError: no estimator of sequences, sequences without a file of columns, or a refusal of the
-                estimator.
+            ValueError: the estimator is not for sequences or refuses the data, or the sequences are not from
+                a file of columns.
         """
         from lmbm_torch.estimators.chains.base import SequenceClassifier
 
         if not isinstance(estimator, SequenceClassifier):
             raise ValueError(
-                f"estimator: expected one of sequences, such as estimator=crf, got {type(estimator).__name__}"
+                f"estimator: expected one of sequences such as estimator=crf, got {type(estimator).__name__}"
             )
         if data.schema is None:
-            raise ValueError(f"data: expected sequences of a file of columns, got {data.name}")
+            raise ValueError(f"data: expected sequences from a file of columns, got {data.name}")
         fitted: Any = estimator
         sequences = data.within(fold)
         constraints = fitted.get_params(deep=False).get("constraints")
         if constraints is not None:
-            # The classes of the estimator are indices of tags.
+            # The estimator's classes are the indices of the tags that occur in training.
             seen = np.unique(np.concatenate(sequences.labels)).tolist()
             allowed = allowed_transitions(data.label_names, constraints)
             fitted.set_params(constraints=allowed.pairs(seen))
@@ -170,28 +167,28 @@ class Predictor(Stored):
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: see :func:`lmbm_torch.load`; or an estimator of classes or of sequences without its
-                columns, or a model without its labels.
+            ValueError: see :func:`lmbm_torch.load`; also if the file holds an estimator of classes, an
+                estimator of sequences without columns, or a model without names of labels.
         """
         found = persistence.load(path, encoder=encoder, trust=trust)
         if isinstance(found, Predictor):
             return found
         if isinstance(found, Model):
             raise ValueError(
-                f"path: {path}: expected a trained model or an estimator, got a {type(found).__name__} alone"
+                f"path: {path}: expected a trained model or an estimator, got only a {type(found).__name__}"
             )
         return cls.of(found)
 
     def check_stored(self) -> None:
-        """Raise an exception if no file holds the estimator; see :func:`lmbm_torch.save`."""
+        """Raise an exception if the estimator cannot be saved; see :func:`lmbm_torch.save`."""
         self.estimator.check_stored()
 
     @classmethod
     def from_parts(cls, given: Given, *, estimator: Any, schema: Any, scaling: Any) -> Predictor:
-        """Return the predictor of stored parts.
+        """Return a predictor made from stored parts.
 
         Raises:
-            ValueError: a part of another class.
+            ValueError: a part has another class.
         """
         for name, value, kinds in (
             ("estimator", estimator, Stored),
@@ -204,7 +201,7 @@ class Predictor(Stored):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return the properties of the classifier."""
+        """Return which optional methods and settings the classifier supports."""
         return self.estimator.capabilities
 
     @property
@@ -214,13 +211,13 @@ class Predictor(Stored):
 
     @property
     def kind(self) -> str:
-        """Return the name of the class of the model or the estimator, for readers."""
+        """Return the name of the class of the model or the estimator."""
         estimator = self.estimator
         return type(estimator.model if isinstance(estimator, TrainedModel) else estimator).__name__
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Return one name for each label, or for each tag of sequences."""
+        """Return the names of the labels, or of the tags of sequences."""
         if isinstance(self.schema, ColumnSchema):
             return self.schema.label_names
         return self.estimator.label_names_
@@ -232,34 +229,34 @@ class Predictor(Stored):
 
     @property
     def rules(self) -> Constraints | None:
-        """Return the rules that answers obey."""
+        """Return the rules that all answers obey."""
         return self.estimator.rules
 
     @property
     def num_inputs(self) -> int | None:
-        """Return the width of the raw features; None if an encoder takes rows as they are."""
+        """Return the number of raw features; None if an encoder takes rows of any form."""
         return self.estimator.n_features_in_ if self.scaling is None else len(self.scaling.mean)
 
     @property
     def has_probabilities(self) -> bool:
-        """Return whether the energies are those of a learned distribution."""
+        """Return whether the energies define learned probabilities."""
         return self.capabilities.has_probabilities
 
     @property
     def margin(self) -> float:
-        """Return γ of the hinge of the decoder."""
+        """Return the margin γ of the decoder's hinge loss."""
         return self.capabilities.margin
 
     @property
     def inference(self) -> MatchedInference | None:
-        """Return the inference that a model with hidden units was trained with."""
+        """Return the inference with which a model with hidden units was trained."""
         return self.capabilities.inference
 
     def inputs(self, rows: Any) -> Features:
-        """Return the classifier's features of raw ones or of a data frame, scaled on the CPU.
+        """Convert raw features or a data frame to features of the classifier, scaled on the CPU.
 
         Raises:
-            ValueError: a data frame without the columns of the training table; see :class:`Schema`.
+            ValueError: the data frame lacks columns of the training table; see :class:`Schema`.
         """
         if is_frame(rows):
             if not isinstance(self.schema, Schema):
@@ -286,11 +283,11 @@ class Predictor(Stored):
         return self.estimator.energies(self.inputs(rows))
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
-        """Return the energies of the reported probabilities, from those of :meth:`energies`."""
+        """Convert energies of :meth:`energies` to energies with calibrated probabilities."""
         return self.estimator.calibrated(energies)
 
     def answer(self, rows: Features) -> tuple[list[Any], Decoding]:
-        """Return the energies for raw features and the decoding of the predicted labels."""
+        """Return the energies for raw features, and the decoding that gives the predicted labels."""
         X = self.inputs(rows)
         energies = self.estimator.energies(X)
         if self.capabilities.decoder is not None:
@@ -298,14 +295,13 @@ class Predictor(Stored):
         return energies, self.estimator.predict_decoding(X)
 
     def deciding(self, **settings: Any) -> Decoder:
-        """Return energy → best labellings by the classifier's objective, under all rules.
+        """Return a function from an energy to the best labellings by the objective, under all rules.
 
         Args:
             settings: settings of the decoder, such as ``top_k``.
 
         Raises:
-            ValueError: a setting unknown to the decoder, or an objective without a decoder for several
-                labellings.
+            ValueError: the decoder does not have a setting, or cannot return several labellings.
         """
         if self.rules is not None:
             settings["constraints"] = self.rules
@@ -318,26 +314,26 @@ class Predictor(Stored):
         if can.objective == "hinge":
             return partial(decode_hinge, margin=can.margin, **settings)
         asked = next(iter(settings))
-        raise ValueError(f"{asked}: expected none for the measure that this {self.kind} optimises")
+        raise ValueError(f"{asked}: expected no value for the metric that this {self.kind} optimises")
 
     def limited(self, node_limit: int | None) -> Predictor:
         """Return the predictor with another limit of search nodes.
 
         Raises:
-            ValueError: a classifier without a limit of nodes.
+            ValueError: the classifier has no limit of nodes.
         """
         return replace(self, estimator=self.estimator.with_node_limit(node_limit))
 
     def obeying(self, rules: Constraints | None) -> Predictor:
-        """Return a copy of the predictor whose answers obey ``rules``, or no rules for None.
+        """Return a copy of the predictor whose answers obey ``rules``; None removes all rules.
 
         Raises:
-            ValueError: rules for a classifier without the parameter ``constraints``.
+            ValueError: the classifier has no parameter ``constraints``.
         """
         return replace(self, estimator=self.estimator.with_rules(rules))
 
     def explanation(self, row: Features) -> Any:
-        """Return the ``Explanation`` of a raw row (1, features); None if the classifier has none to give."""
+        """Return the ``Explanation`` of a raw row (1, features); None if the classifier cannot explain."""
         estimator, X = self.estimator, self.inputs(row)
         if isinstance(self.schema, Schema):
             estimator = estimator.with_feature_names(self.schema.feature_names)

@@ -1,4 +1,4 @@
-"""Rows of files and folders, in the form of a predictor's training data."""
+"""Readers of rows from files and folders, for a predictor."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PARTS = ("train", "test", "all")
 
 
 def read(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -> MultilabelData:
-    """Read the rows of a file by its ending, or of a folder of data on the disk.
+    """Read the rows of a file, whose ending tells the format, or of a folder with data on disk.
 
-    .csv, .tsv (also .gz) and dense .arff files have the columns of the training table, by name and in any
-    order; columns of labels may be left out, as may ``y`` in .npz files. svmlight files end in .svm,
-    .svmlight, .libsvm or .txt, also with .gz or .bz2. Unknown labels are NaN in an npz file and ``?`` in an
-    ARFF file. Without a table's schema, an ARFF file's labels are the attributes named like the predictor's
-    labels; for an svmlight file those names must be numbers.
+    .csv, .tsv (also .gz) and dense .arff files have the columns of the training table, in any order. Columns
+    of labels may be missing, as may ``y`` in .npz files. svmlight files end in .svm, .svmlight, .libsvm or
+    .txt, also with .gz or .bz2. Unknown labels are NaN in an npz file and ``?`` in an ARFF file. If the
+    predictor has no schema, the labels of an ARFF file are the attributes named like the predictor's labels;
+    for an svmlight file these names must be numbers.
 
     Args:
         path: the file or the folder.
@@ -39,7 +39,7 @@ def read(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: another ending; an unreadable file, or a file without the predictor's features.
+        ValueError: the ending is unknown, the file is unreadable, or it lacks features of the predictor.
     """
     if Path(path).is_dir():
         return open_mapped(path)
@@ -54,8 +54,8 @@ def read(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -
         return read_svmlight(path, labels=_label_numbers(saved), num_features=saved.num_inputs)
     if is_table(path):
         raise ValueError(
-            "path: expected a file without column names, such as .npz, since the model was trained on "
-            f"features that had none, got {path}"
+            "path: expected a file without column names, such as .npz, because the model was trained "
+            f"without column names, got {path}"
         )
     raise ValueError(
         f"path: expected a file ending in .npz, one of {', '.join(SVMLIGHT)} or, for a model trained on a "
@@ -64,10 +64,10 @@ def read(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -
 
 
 def read_unlabelled(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -> MultilabelData:
-    """Read rows as :func:`read` does; labels of tables and svmlight files are NaN.
+    """Read rows by :func:`read`, but ignore labels of tables and svmlight files, which become NaN.
 
     Raises:
-        FileNotFoundError, ValueError: as :func:`read`, apart from labels.
+        FileNotFoundError, ValueError: see :func:`read`, without the errors of labels.
     """
     if saved.schema is not None and is_table(path):
         return new_rows(path, saved.schema, delimiter, labelled=False)
@@ -79,13 +79,13 @@ def read_unlabelled(path: str | PathLike, saved: Predictor, delimiter: str | Non
 
 
 def is_parquet(path: str | PathLike) -> bool:
-    """Return whether a path is a Parquet file by its ending, or a folder of Parquet files."""
+    """Return whether a path ends like a Parquet file, or is a folder of Parquet files."""
     folder = Path(path)
     return folder.suffix.lower() == PARQUET or any(folder.glob(f"*{PARQUET}"))
 
 
 def ids(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -> dict[str, list[str]]:
-    """Return the columns of a CSV file with names of rows, as written; empty without such columns."""
+    """Return the columns of a CSV file that identify rows, as texts; empty if there are none."""
     if saved.schema is None or not saved.schema.id_columns or not is_table(path):
         return {}
     found = open_table(path, delimiter, saved.schema.delimiter).delimiter
@@ -93,10 +93,10 @@ def ids(path: str | PathLike, saved: Predictor, delimiter: str | None = None) ->
 
 
 def rows_of(data: MultilabelData, part: str | None = None) -> Int[np.ndarray, " rows"]:
-    """Return the rows of a part in :data:`PARTS`; by default the test part, or else all rows.
+    """Return the rows of a part in :data:`PARTS`; by default the test part or, without one, all rows.
 
     Raises:
-        ValueError: another part, or an empty part.
+        ValueError: the part is unknown or empty.
     """
     if part is None:
         part = "test" if len(data.test) else "all"
@@ -104,7 +104,7 @@ def rows_of(data: MultilabelData, part: str | None = None) -> Int[np.ndarray, " 
         raise ValueError(f"part: expected one of {', '.join(PARTS)}, got {part}")
     rows = np.arange(data.num_instances) if part == "all" else {"train": data.train, "test": data.test}[part]
     if len(rows) == 0:
-        raise ValueError(f"part: expected one with rows, but {data.name} has no {part} part")
+        raise ValueError(f"part: expected a part with rows, got {part}, which is empty in {data.name}")
     return rows
 
 
@@ -114,15 +114,15 @@ def known_labels(
     """Return the labels of rows for metrics.
 
     Raises:
-        ValueError: other labels than the predictor's, or missing labels.
+        ValueError: the labels differ from the predictor's, or labels are missing.
     """
     if data.label_names != saved.label_names:
         raise ValueError(
-            f"label_names: expected the model's, {list(saved.label_names)}, got {list(data.label_names)}"
+            f"label_names: expected the model's {list(saved.label_names)}, got {list(data.label_names)}"
         )
     labels = torch.from_numpy(data.labels[rows])
     if missing := int(labels.isnan().sum()):
-        raise ValueError(f"labels: expected all known, since measures need them, got {missing} missing")
+        raise ValueError(f"labels: expected all labels, which metrics need, got {missing} missing labels")
     return labels
 
 
@@ -131,6 +131,6 @@ def _label_numbers(saved: Predictor) -> list[int]:
         return [int(name) for name in saved.label_names]
     except ValueError as error:
         raise ValueError(
-            "path: expected an .npz or .arff file, since svmlight files number their labels and this model's "
-            f"have names such as {saved.label_names[0]!r}"
+            "path: expected an .npz or .arff file, because labels of svmlight files are numbers, but "
+            f"labels of this model have names such as {saved.label_names[0]!r}"
         ) from error

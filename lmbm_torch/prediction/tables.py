@@ -1,4 +1,4 @@
-"""Predictions as tables with probabilities and certificates: a row for each labelling, or for each token."""
+"""Tables of predictions with probabilities and certificates, one row for each labelling or each token."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ def columns(saved: Predictor, top_k: int = 1, ids: Sequence[str] = ()) -> list[s
 
     Args:
         saved: the predictor.
-        top_k: the number of labellings of each instance; the bound of several labellings is that of all
-            others.
-        ids: the names of columns that name rows.
+        top_k: the number of labellings of each instance; with several, the bound is for all others.
+        ids: names of the columns that identify rows.
 
     Raises:
-        ValueError: a label or an id with the name of another column.
+        ValueError: a label or an id has the name of another column.
     """
     labels, own = saved.label_names, label_columns(saved)
     names = ["row", *ids, *FIRST_COLUMNS[1:], *own]
@@ -43,7 +42,7 @@ def columns(saved: Predictor, top_k: int = 1, ids: Sequence[str] = ()) -> list[s
         names += [*(f"P({name})" for name in labels), PROBABILITY]
     names += ["objective", BOUND if top_k == 1 else BOUND_OF_UNLISTED, "exact"]
     if taken := sorted({name for name in (*ids, *own) if names.count(name) > 1}):
-        raise ValueError(f"label_names: expected none that names another column of predictions, got {taken}")
+        raise ValueError(f"label_names: expected names unlike those of other columns, got {taken}")
     return names
 
 
@@ -53,12 +52,12 @@ def table_rows(
     """Yield one row for each labelling; None for an unknown probability.
 
     ``row`` counts instances from 0, ``rank`` the labellings of an instance from 1; ``labels`` holds the names
-    of the labels with value 1. A column of the training table with classes is a column of classes again.
-    ``probability`` is that of the whole labelling, ``P(name)`` that of one label;
-    a predictor without probabilities has neither. ``objective`` is the decoder's: the hinge loss, at least
-    ``bound`` for every labelling, or the score, at most ``bound`` for every labelling. ``exact`` is 1 for
-    labellings proven optimal. For several labellings ``bound_of_unlisted`` bounds all unlisted labellings,
-    and ``exact`` is 1 for a labelling proven optimal apart from those above.
+    of the labels with value 1. Classes of a column of the training table are written as such a column.
+    ``probability`` is the probability of the whole labelling, ``P(name)`` of one label; a predictor without
+    probabilities has neither. ``objective`` is the objective of the decoder: the hinge loss, which is at
+    least ``bound`` for every labelling, or the score, which is at most ``bound``. ``exact`` is 1 if a
+    labelling is proven optimal. If there are several labellings, ``bound_of_unlisted`` is the bound for all
+    unlisted labellings, and ``exact`` is 1 if only labellings of smaller rank can be better.
     """
     first = 0
     for prediction in predictions:
@@ -80,7 +79,7 @@ def table_rows(
 
 
 def label_columns(saved: Predictor) -> dict[str, bool]:
-    """Return the names of the columns of labels, and whether the values are classes, not 0 and 1."""
+    """Return the names of the columns of labels, and whether each holds classes instead of 0 and 1."""
     form = saved.label_form
     if form is None or not form.classes:
         return dict.fromkeys(saved.label_names, False)
@@ -97,9 +96,9 @@ def _cells(saved: Predictor, labels: list[list[int]]) -> Sequence[Sequence[objec
 
 
 def _proven_ranks(found: Decoding) -> Bool[Tensor, "batch top_k"]:
-    """Return which labellings are proven optimal apart from those above in the list.
+    """Return for which labellings it is proven that only labellings of smaller rank are better.
 
-    A labelling is proven if the whole list is, or if the bound of unlisted labellings is no better.
+    This holds if the whole list is proven, or if the bound of unlisted labellings is no better.
     """
     exact = found.status.exact[:, None]
     if found.objective.ndim == 1:
@@ -129,9 +128,10 @@ def token_columns(saved: Predictor, tokens: Tokens, top_k: int = 1) -> list[str]
 def token_rows(saved: Predictor, tokens: Tokens, predictions: Iterable[Prediction]) -> Iterator[list[object]]:
     """Yield one row for each token of each labelling; ``sequence`` and ``token`` count from 0.
 
-    ``P(predicted_tag)`` is the probability of the tag given the whole sequence, ``probability`` that of all
-    tags of the sequence together; a predictor without probabilities has neither. ``objective``, ``bound`` and
-    ``exact`` belong to the sequence; see :func:`table_rows`. Short sequences may have fewer labellings.
+    ``P(predicted_tag)`` is the probability of the tag given the whole sequence, ``probability`` the
+    probability of all tags of the sequence together; a predictor without probabilities has neither.
+    ``objective``, ``bound`` and ``exact`` are for the whole sequence; see :func:`table_rows`. Short sequences
+    may have fewer labellings.
     """
     names, sequence = saved.label_names, 0
     for batch in predictions:
@@ -153,7 +153,7 @@ def token_rows(saved: Predictor, tokens: Tokens, predictions: Iterable[Predictio
 
 
 def tags(saved: Predictor, predictions: Iterable[Prediction]) -> Iterator[str]:
-    """Yield the best tags of all tokens, one after another."""
+    """Yield the best tag of each token."""
     for batch in predictions:
         assert batch.lengths is not None
         for labels, length in zip(batch.decoding.labels, batch.lengths.tolist(), strict=True):
@@ -172,12 +172,12 @@ def write_predictions(
 
     Args:
         mode: as in ``open``: by default an existing file is never overwritten.
-        top_k: labellings of each instance.
-        ids: columns that name the rows, by name.
+        top_k: number of labellings of each instance.
+        ids: columns that identify the rows, by name.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        ValueError: a label named like another column.
+        ValueError: a label has the name of another column.
     """
     names = columns(saved, top_k, [*(ids or {})])
     write_table(path, names, table_rows(saved, predictions, ids), mode)
@@ -186,7 +186,7 @@ def write_predictions(
 def write_table(
     path: str | PathLike, names: Sequence[str], rows: Iterable[Sequence[object]], mode: Mode = "x"
 ) -> None:
-    """Write columns of these names as CSV; the file appears complete or not at all.
+    """Write rows under column names as CSV; the file appears complete or not at all.
 
     Args:
         mode: as in ``open``: by default an existing file is never overwritten.

@@ -30,7 +30,7 @@ Decoder = Callable[[Any], Decoding]
 ROOM = "lmbm_torch.inference"
 
 
-# Features that an explanation sets to their reference, one at a time.
+# Number of features that an explanation replaces by their reference values, one after another.
 NUM_EXPLAINED = 10
 
 
@@ -38,30 +38,30 @@ NUM_EXPLAINED = 10
 class OwnDecoder:
     """A decoder outside this library, represented by an import path.
 
-    Reading a file never imports the decoder. If a run directory is loaded, the configuration names the
-    decoder; if a model file is loaded, the caller must pass the decoder again.
+    Reading a file never imports the decoder. In a run directory, the configuration names the decoder; for a
+    file of a model, the caller must pass the decoder again.
     """
 
     path: str
 
     def __call__(self, energy: Any) -> Decoding:
-        """Refuse to decode.
+        """Raise ValueError, because the decoder is not available.
 
         Raises:
             ValueError: always.
         """
         raise ValueError(
-            f"decoder: expected {self.path}, by which the model was trained to predict: a file does not hold "
-            "it, so give it, or load the run directory"
+            f"decoder: expected {self.path}, with which the model was trained, got none, because files do "
+            "not hold such decoders; pass decoder=, or load the run directory"
         )
 
 
 def description(decoder: Decoder) -> dict[str, Any]:
-    """Return the import path and the settings of a decoder in plain values.
+    """Return the import path and the settings of a decoder as plain values.
 
-    The description of a method of :class:`~lmbm_torch.inference.messages.matching.MatchedInference` is that
-    of the object. ``settings`` is None if a file cannot store the decoder: a function outside of
-    :mod:`lmbm_torch.inference`, positional arguments, or a value that is no number, bool, text or None.
+    A method of :class:`~lmbm_torch.inference.messages.matching.MatchedInference` is described by its object.
+    ``settings`` is None if a file cannot store the decoder: if it is outside of :mod:`lmbm_torch.inference`,
+    has positional arguments, or a setting is no number, bool, text or None.
     """
     if ismethod(decoder) and isinstance(decoder.__self__, MatchedInference):
         return decoder.__self__.stored_parts()
@@ -77,8 +77,8 @@ def decoder_of(described: dict[str, Any]) -> Decoder:
     """Return the decoder of a :func:`description`.
 
     Raises:
-        KeyError, TypeError: the argument is no description, or has settings that the decoder does not take.
-        ValueError: a routine that is no decoder of :mod:`lmbm_torch.inference`.
+        KeyError, TypeError: the argument is no description, or the decoder does not have a setting.
+        ValueError: the path is not that of a decoder of :mod:`lmbm_torch.inference`.
     """
     if "num_iters" in described:
         return MatchedInference.from_parts(Given(), **described).decode
@@ -96,11 +96,11 @@ def with_settings(decoder: Decoder, **settings: Any) -> Decoder:
     """Return a decoder with changed settings, such as ``top_k`` or ``node_limit``.
 
     Raises:
-        ValueError: a setting unknown to the decoder.
+        ValueError: the decoder does not have a setting.
     """
     for name in settings:
         if name not in signature(decoder).parameters:
-            raise ValueError(f"{name}: expected None, as {path_of(decoder)} has no such setting")
+            raise ValueError(f"{name}: expected None, because {path_of(decoder)} has no such setting")
     return partial(decoder, **settings)
 
 
@@ -128,18 +128,18 @@ def _routine(path: str) -> Decoder | None:
 
 @dataclass(frozen=True)
 class TrainedModel(Stored):
-    """A trained model and its decoder, which speak the protocol of classifiers of label vectors.
+    """A trained model and its decoder, with the methods of a classifier of label vectors.
 
     Args:
         model: the model with its weights, in evaluation mode.
-        label_names_: one name for each label.
-        margin: γ of the hinge of the training.
-        decoder: energy → decoding; by default that of ``inference``, or else exact hinge decoding with
-            ``margin``.
-        inference: the inference that a model with hidden units was trained with.
-        calibration: the calibration of probabilities; None for the distributions of the energies themselves.
-        rules: the rules that answers obey, which no file holds.
-        names_of_features_: names for explanations; by default feature_0, feature_1, …
+        label_names_: names of the labels.
+        margin: the margin γ of the hinge loss in training.
+        decoder: function from an energy to a decoding; by default that of ``inference``, or else exact hinge
+            decoding with ``margin``.
+        inference: the inference with which a model with hidden units was trained.
+        calibration: the calibration of probabilities; None for the probabilities that the energies define.
+        rules: rules that all answers obey; files do not hold rules.
+        names_of_features_: names of features for explanations; by default feature_0, feature_1, …
     """
 
     model: Model
@@ -151,7 +151,7 @@ class TrainedModel(Stored):
     rules: Constraints | None = None
     names_of_features_: tuple[str, ...] | None = None
 
-    # Of explanations: scaled features are compared with their mean, and labels are no classes.
+    # Explanations read these attributes: the mean of scaled features is 0, and labels have no classes.
     feature_means_ = 0.0
     binarizer_ = None
 
@@ -162,7 +162,7 @@ class TrainedModel(Stored):
             object.__setattr__(self, "decoder", decoder)
 
     def stored_parts(self) -> dict[str, Any]:
-        """Return the fields but rules and names of features, with a description of the decoder."""
+        """Return all fields except for rules and names of features, with a description of the decoder."""
         parts = super().stored_parts()
         del parts["rules"], parts["names_of_features_"]
         return {**parts, "decoder": description(self.decoder)}
@@ -172,8 +172,8 @@ class TrainedModel(Stored):
         """Return the trained model of :meth:`stored_parts`.
 
         Raises:
-            TypeError: parts of other types than the fields.
-            ValueError: inconsistent parts; the message names the field.
+            TypeError: a part has another type than the field.
+            ValueError: parts are inconsistent; the message names the field.
         """
         model, names = parts["model"], parts["label_names_"]
         if not isinstance(model, Model):
@@ -196,14 +196,14 @@ class TrainedModel(Stored):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return the properties of the trained model; energies of all models have distributions."""
+        """Return which optional methods and settings are supported; all models have probabilities."""
         return Capabilities(
             has_probabilities=True, margin=self.margin, inference=self.inference, decoder=self.decoder
         )
 
     @property
     def n_features_in_(self) -> int | None:
-        """Return the width of the features; None if an encoder takes rows as they are."""
+        """Return the number of features; None if an encoder takes rows of any form."""
         return None if self.model.has_encoder else self.model.num_features
 
     @property
@@ -213,21 +213,21 @@ class TrainedModel(Stored):
 
     @torch.no_grad()
     def energies(self, X: Features) -> list[Any]:
-        """Return the energy for scaled features, dense or CSR, alone in a list."""
+        """Return a list with the energy for scaled features, dense or CSR."""
         weights = next(self.model.parameters())
         return [self.model(to_tensor(X).to(weights.device, weights.dtype))]
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
-        """Return the energies of the reported probabilities, from those of :meth:`energies`."""
+        """Convert energies of :meth:`energies` to energies with calibrated probabilities."""
         if self.calibration is None:
             return list(energies)
         return [member for energy in energies for member in self.calibration.apply_all(energy)]
 
     def decoding(self, **settings: Any) -> Decoder:
-        """Return the decoder with other settings and under :attr:`rules`.
+        """Return the decoder with changed settings, under :attr:`rules`.
 
         Raises:
-            ValueError: a setting unknown to the decoder.
+            ValueError: the decoder does not have a setting.
         """
         if self.rules is not None:
             settings["constraints"] = self.rules
@@ -238,25 +238,25 @@ class TrainedModel(Stored):
         return self.decoding()(self.energies(X)[0])
 
     def with_rules(self, rules: Constraints | None) -> TrainedModel:
-        """Return the trained model with answers under given rules; None for answers without rules.
+        """Return a copy of the trained model whose answers obey ``rules``; None removes all rules.
 
         Raises:
-            ValueError: a decoder without rules as a setting.
+            ValueError: the decoder takes no rules.
         """
         found = replace(self, rules=rules)
         found.decoding()
         return found
 
     def with_node_limit(self, node_limit: int | None) -> TrainedModel:
-        """Return the trained model with another limit of search nodes; None for no limit.
+        """Return a copy of the trained model with another limit of search nodes; None for no limit.
 
         Raises:
-            ValueError: a decoder without a limit of nodes.
+            ValueError: the decoder has no limit of nodes.
         """
         return replace(self, decoder=with_settings(self.decoder, node_limit=node_limit))
 
     def with_feature_names(self, names: Sequence[str]) -> TrainedModel:
-        """Return the trained model with names of features for explanations."""
+        """Return a copy of the trained model with names of features for explanations."""
         return replace(self, names_of_features_=tuple(names))
 
     @property
@@ -265,18 +265,18 @@ class TrainedModel(Stored):
         return isinstance(self.model, SigmoidBeliefNetwork | BoltzmannMachine) and not self.model.has_encoder
 
     def field_weights(self) -> Float[np.ndarray, "labels features"] | None:
-        """Return the weights of scaled features in each label's field; None unless the fields are linear."""
+        """Return the weights of scaled features in each label's field; None if fields are not linear."""
         return self.coef_ if self.has_linear_fields else None
 
     def can_explain(self, X: Features) -> bool:
-        """Return whether :meth:`explain` takes rows apart: linear fields, and a decoder with known labels."""
+        """Return whether :meth:`explain` works: for linear fields and decoders that take known labels."""
         if not self.has_linear_fields:
             return False
         try:
             self.decoding(known=None)
         except ValueError:
             return False
-        # Of answers alone explanations are not needed.
+        # Imported here, because predictions do not need explanations.
         from lmbm_torch.estimators.explain.contributions import are_taken_apart
 
         return are_taken_apart(self, _dense(X))
@@ -308,7 +308,7 @@ class TrainedModel(Stored):
         return self.energies(X)[0]
 
     def decode(self, X: Features, known: np.ndarray | None) -> Decoding:
-        """Return the decoding for scaled features with known labels held, for explanations."""
+        """Return the decoding for scaled features, given known labels, for explanations."""
         energy = self.energy(X)
         if known is None:
             return self.decoder(energy)

@@ -1,10 +1,10 @@
-"""Training problems and relaxations as convex programmes, to read and to check solvers by.
+"""Training problems and relaxations as convex programmes for cvxpy, which serve to check the solvers.
 
-Each programme is the statement of a paper in about ten lines of cvxpy, solved by Clarabel to some ten digits.
-Labellings are enumerated, kernel values are whole matrices: for problems of a few examples.
+Each programme states a problem of a paper in about ten lines. The solver Clarabel gives about ten correct
+digits. Labellings are enumerated and kernel matrices are dense: problems should have only a few examples.
 
-* ``labels``: labels one by one, binary or of several classes; ``machines``: Boltzmann machines.
-* ``chains``, ``graphs``: max-margin Markov networks; ``structural``: structural SVMs over given planes.
+* ``labels``: separate labels, binary or of several classes; ``machines``: Boltzmann machines.
+* ``chains``, ``graphs``: max-margin Markov networks; ``structural``: structural SVMs over cutting planes.
 * ``relaxations``: decoding over the local polytope.
 """
 

@@ -1,7 +1,7 @@
 """Three formulations of max-margin Markov networks with the same optimum.
 
-Source: max_margin_markov_networks_survey_2003, Equations 37, 38 and 41. A chain's joint features are
-Σ_t e_{y_t} ⊗ φ(x_t) and the counts of the transitions, these divided by √η for the transitions' penalty η.
+Source: max_margin_markov_networks_survey_2003, Equations 37, 38 and 41. The joint features of a chain are Σ_t
+e_{y_t} ⊗ φ(x_t) and the counts of transitions divided by √η, the root of the penalty on their weights.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["TinyChains", "chain_dual", "chain_primal", "factored_chain_dual"]
 
 @dataclass(frozen=True)
 class TinyChains:
-    """Chains whose labellings can be enumerated; chains of one position make the multi-class SVM.
+    """Training chains so short that labellings can be enumerated; length 1 gives the multi-class SVM.
 
     Args:
-        inputs: one (length, features) array for each chain, any constant feature included.
-        labels: one (length,) array of states each.
-        num_states: S.
-        upper: (chains,), the losses' weights: C/n of the survey.
-        coupling_penalty: η.
+        inputs: an array (length, features) for each chain; a constant feature must be among the features.
+        labels: an array (length,) of states for each chain.
+        num_states: the number of states.
+        upper: (chains,), the weights C_x of the losses; C/n in the survey.
+        coupling_penalty: η, the penalty on weights of transitions.
         free_bias: whether each state has a bias without a penalty.
 
     Examples:
@@ -50,14 +50,14 @@ class TinyChains:
     free_bias: bool = False
 
     def joint_features(self, chain: int, labelling: np.ndarray) -> np.ndarray:
-        """Return F(x, y), flat."""
+        """Return the joint features F(x, y) of a chain and a labelling as a vector."""
         unary = np.eye(self.num_states)[labelling].T @ self.inputs[chain]
         pairs = np.zeros((self.num_states, self.num_states))
         np.add.at(pairs, (labelling[:-1], labelling[1:]), 1 / np.sqrt(self.coupling_penalty))
         return np.concatenate([unary.ravel(), pairs.ravel()])
 
     def differences(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield for each chain ΔF of all labellings, Δt, and the differences of the states' counts."""
+        """Yield ΔF, Δt and the differences of the counts of states, over all labellings of each chain."""
         for chain, truth in enumerate(self.labels):
             labellings = np.array(list(product(range(self.num_states), repeat=len(truth))))
             own, counts = self.joint_features(chain, truth), np.eye(self.num_states)
@@ -113,10 +113,10 @@ def chain_dual(chains: TinyChains) -> float:
 
 
 def factored_chain_dual(chains: TinyChains) -> float:
-    """Return the dual's optimum in marginals of nodes and edges (Equation 41); without free biases.
+    """Return the optimum of the dual over marginals of nodes and edges (Equation 41), without free biases.
 
-    The marginals of an edge agree with both nodes. As printed, an edge agrees with the node at one end alone:
-    a relaxation with another value.
+    The marginals of an edge agree with the marginals of both nodes. In the printed equation they agree with
+    only one node, which is a relaxation with another optimum.
 
     Raises:
         RuntimeError: the solver has found no optimum.

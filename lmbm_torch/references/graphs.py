@@ -1,4 +1,4 @@
-"""The factored dual of max-margin Markov networks of graphs, in the marginals of a triangulation's cliques.
+"""The dual of max-margin Markov networks on graphs, in marginals of the cliques of a triangulation.
 
 Source: max_margin_markov_networks_survey_2003, sections 6.3 and 7.3.
 """
@@ -23,12 +23,13 @@ class TinyGraph:
     """A graph with the labels of its nodes.
 
     Args:
-        nodes: (nodes, features), any constant feature included; a root of kernel values stands for a kernel.
+        nodes: (nodes, features), with a constant feature if there is one; for a kernel, a matrix R for which
+            R Rᵀ is the kernel matrix.
         edges: pairs of nodes.
-        edge_features: (edges, features), as ``nodes``.
-        labels: (nodes,), states.
-        cliques: the largest cliques of a triangulation; the edges alone give the relaxation of local
-            consistency.
+        edge_features: (edges, features), given in the same way as ``nodes``.
+        labels: (nodes,), the true states.
+        cliques: the maximal cliques of a triangulation. If only the edges are given, the dual is that of the
+            relaxation to the local polytope.
 
     Examples:
         >>> import numpy as np
@@ -48,9 +49,10 @@ class TinyGraph:
 def factored_graph_dual(
     graphs: list[TinyGraph], num_states: int, C: float, *, directed: bool = True
 ) -> float:
-    """Return max Σ_x Σ_i (C − μ_i(truth)) − ½‖w‖² over marginals μ of mass C that agree on shared nodes.
+    """Return max Σ_x Σ_i (C − μ_i(truth)) − ½‖w‖² over clique marginals μ that sum to C.
 
-    w has Σ (C e_truth − μ_i) ⊗ φ_i of nodes, and of edges the same with pairs of states, ordered or not.
+    Marginals of two cliques agree on shared nodes. The weights w of nodes are Σ (C e_truth − μ_i) ⊗ φ_i; the
+    weights of edges are the same sum with pairs of states, which are ordered pairs if ``directed``.
 
     Raises:
         RuntimeError: the solver has found no optimum.
@@ -71,7 +73,7 @@ def factored_graph_dual(
         tables = [cp.Variable(num_states ** len(clique), nonneg=True) for clique in graph.cliques]
 
         def marginal(clique: int, scope: tuple[int, ...], graph=graph, tables=tables):
-            """Return the sum over the other nodes of a clique, an entry for each states of ``scope``."""
+            """Sum the marginals of a clique over the nodes outside of ``scope``."""
             places = [graph.cliques[clique].index(node) for node in scope]
             every = np.array([*product(range(num_states), repeat=len(graph.cliques[clique]))])
             index = every[:, places] @ num_states ** np.arange(len(scope))[::-1]

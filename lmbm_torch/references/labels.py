@@ -1,4 +1,4 @@
-"""Labels one by one: support vector machines and kernel logistic regression."""
+"""Training problems of a single label: support vector machines and kernel logistic regression."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ def hinge_primal(
 ) -> tuple[float, np.ndarray, float]:
     """Return min ½‖w‖² + Σ_l C_l [γ − s_l (⟨w, x_l⟩ + b)]_+, with w and b.
 
-    A binary SVM, and the problem of a single label of a belief network (lmbm_and_lmsbn_2010, Section 2): the
-    inputs are then the features, a constant and the parents' spins.
+    This is a binary SVM. The problem of one label of a belief network has the same form (lmbm_and_lmsbn_2010,
+    Section 2), with the features, a constant and the spins of the parents as inputs.
 
     Args:
         inputs: (instances, columns).
         spins: (instances,) in {−1, +1}; an instance of spin 0 has no loss.
-        upper: (instances,), C_l.
+        upper: (instances,), the weights C_l of the losses.
         margin: γ.
-        free_bias: whether b is free; otherwise b is 0, and the inputs may hold a constant.
+        free_bias: whether there is a bias b without penalty; if not, b is 0, and the inputs may have a
+            constant column.
 
     Raises:
         RuntimeError: the solver has found no optimum.
@@ -55,9 +56,9 @@ def hinge_dual(
     """Return max γ Σ α − ½ Σ_lm α_l α_m s_l s_m k(x_l, x_m) over 0 ≤ α_l ≤ C_l, and α.
 
     Args:
-        gram: (instances, instances), kernel values k, or the inputs' inner products.
+        gram: (instances, instances), the values k of a kernel, or inner products of the inputs.
         spins, upper, margin: as in :func:`hinge_primal`.
-        free_bias: whether Σ α_l s_l = 0, the dual of a free bias.
+        free_bias: whether Σ α_l s_l = 0 is a constraint, as follows from a bias without penalty.
 
     Raises:
         RuntimeError: the solver has found no optimum.
@@ -79,13 +80,13 @@ def hinge_dual(
 def logistic_primal(features: np.ndarray, targets: np.ndarray, upper: np.ndarray) -> tuple[float, np.ndarray]:
     """Return min ½‖w‖² + Σ_i C_i (logsumexp_y ⟨w, φ(x_i, y)⟩ − Σ_y t_iy ⟨w, φ(x_i, y)⟩), and w.
 
-    Source: dual_optimization_conditional_models_2006, Equation 4, with C = 1/λ. With φ the features of whole
-    labellings the problem is that of a conditional random field.
+    Source: dual_optimization_conditional_models_2006, Equation 4, with C = 1/λ. If φ are the features of
+    whole labellings, this is the problem of a conditional random field.
 
     Args:
         features: (instances, classes, columns), φ(x_i, y).
-        targets: (instances, classes), distributions.
-        upper: (instances,), C_i.
+        targets: (instances, classes), a distribution over the classes for each instance.
+        upper: (instances,), the weights C_i of the losses.
 
     Raises:
         RuntimeError: the solver has found no optimum.
@@ -111,7 +112,7 @@ def logistic_primal(features: np.ndarray, targets: np.ndarray, upper: np.ndarray
 def logistic_dual(matrix: np.ndarray, targets: np.ndarray, upper: np.ndarray) -> tuple[float, np.ndarray]:
     """Return max Σ_i C_i H(p_i) − ½‖Σ_iy C_i (t_iy − p_iy) φ(x_i, y)‖², and the distributions p.
 
-    Source: dual_optimization_conditional_models_2006, Equation 5 with the missing constant.
+    Source: dual_optimization_conditional_models_2006, Equation 5, plus the constant that is missing there.
 
     Args:
         matrix: (instances, classes, instances, classes), the joint kernel's values.

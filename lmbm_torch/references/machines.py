@@ -72,7 +72,7 @@ def _with_constant(problem: SharedProblem) -> np.ndarray:
 
 
 def _tied_products(problem: SharedProblem, label: int) -> np.ndarray:
-    """Return f_jl of the cliques with the label, summed by weight: (instances, weights)."""
+    """Return f_jl, the sum over all cliques with the label and the weight w_j: (instances, weights)."""
     tied = np.zeros((problem.num_instances, len(problem.penalty)))
     for c, (clique, group) in enumerate(zip(problem.cliques.cliques, problem.cliques.groups, strict=True)):
         if label in clique:

@@ -1,7 +1,7 @@
 """The programmes of :mod:`lmbm_torch.inference.relaxations.lp_relaxation` over the local polytope.
 
-Source: large_margin_boltzmann_machines_2009, problem 3.4, relaxed. An energy's weights are parameters: one
-programme, once compiled, serves all examples whose couplings have the same structure.
+Source: large_margin_boltzmann_machines_2009, problem 3.4, relaxed. The log-potentials are parameters of the
+programme: cvxpy compiles one programme for all examples whose couplings are between the same pairs of labels.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ __all__ = []
 
 @dataclass(frozen=True)
 class Relaxation:
-    """A problem for all energies of one structure.
+    """A programme for all energies that couple the same pairs of labels.
 
     Args:
         polytope: the variables and the parameters.
-        problem: the programme; the value is the largest relaxed score, or the least relaxed loss.
+        problem: the programme; its value is the maximum of the relaxed score, or the minimum of the relaxed
+            loss.
         pairs: the coupled pairs.
     """
 
@@ -40,7 +41,7 @@ class Relaxation:
     pairs: tuple[tuple[int, int], ...]
 
     def solve(self, unary: np.ndarray, pairwise: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the value for one example's weights, and the labels' marginals there."""
+        """Return the optimum for the log-potentials of one example, and the relaxed labels in [0, 1]."""
         self.polytope.unary.value = unary
         self.polytope.weights.value = np.array([pairwise[pair] for pair in self.pairs])
         value = self.problem.solve(solver=cp.CLARABEL)
@@ -48,10 +49,10 @@ class Relaxation:
 
 
 def score_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]]) -> Relaxation:
-    """Return the programme max score over the local polytope, the energy's constant left out.
+    """Return the programme that maximises the score, without the energy's constant, over the local polytope.
 
     Args:
-        num_labels: K.
+        num_labels: the number of labels.
         pairs: the coupled pairs, (i, j) with i < j.
 
     Examples:
@@ -72,12 +73,12 @@ def hinge_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]], margin: 
     """Return the programme min Σ_i [margin − m_i]_+ over the local polytope.
 
     Args:
-        num_labels: K.
+        num_labels: the number of labels.
         pairs: the coupled pairs, (i, j) with i < j.
         margin: γ > 0, in units of the local fields.
 
     Raises:
-        ValueError: a margin that is not a finite number above 0.
+        ValueError: the margin is not a finite number above 0.
 
     Examples:
         >>> import torch
@@ -97,17 +98,18 @@ def hinge_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]], margin: 
 def relax(
     relaxation: Relaxation, energy: PairwiseEnergy
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch labels"]]:
-    """Return the value for each example, the energy's constant left out, and the relaxed labels.
+    """Return the optimal value for each example, without the energy's constant, and the relaxed labels.
 
     Both are in float64 on the CPU.
 
     Args:
-        relaxation: the programme for as many labels and at least the coupled pairs of the energy.
+        relaxation: a programme for the number of labels of the energy, and for at least the pairs that it
+            couples.
         energy: a Boltzmann machine.
 
     Raises:
-        ValueError: NaN or infinity in the energy, or couplings that are not symmetric, or that the problem
-            has no pair for.
+        ValueError: the energy has NaN or infinity, couplings are not symmetric, or the energy couples a pair
+            that the programme does not have.
 
     Examples:
         >>> import torch
@@ -124,7 +126,7 @@ def relax(
     missing -= set(relaxation.pairs)
     if missing:
         raise ValueError(
-            f"energy: expected no couplings but of the problem's pairs, got {sorted(missing)[:5]}"
+            f"energy: expected couplings only of the relaxation's pairs, got {sorted(missing)[:5]}"
         )
     found = [relaxation.solve(*weights) for weights in zip(unary, pairwise, strict=True)]
     values, labels = zip(*found, strict=True)

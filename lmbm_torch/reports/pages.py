@@ -23,8 +23,8 @@ from lmbm_torch.viz.quality import bar_chart, change_chart, label_chart, node_hi
 # Of the confidence intervals of the metrics: level, bootstrap samples and seed.
 LEVEL = 0.95
 NUM_RESAMPLES = 1000
-# Largest number of units that the bootstrap draws: more rows are put into so many random groups of about
-# equal size, and groups are drawn. The sums have the same variance.
+# Largest number of units that the bootstrap draws. If there are more rows, they are divided into this number
+# of random groups, and groups are drawn, with the same variance of sums.
 MAX_GROUPS = 5000
 SEED = 0
 
@@ -73,7 +73,7 @@ class _Sums:
     Args:
         of_rows: (groups, 7), sums over rows of: 1, exact match, share of wrong decisions, F1, Jaccard index,
             number of labels both true and given, number of true labels plus number of given labels.
-        both, either: (groups, labels), the last two numbers for each label.
+        both, either: (groups, labels), for each label the last two of these sums.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ def _write(path: Path, template: str, content: dict[str, Any], mode: Mode) -> No
     environment = Environment(
         loader=PackageLoader("lmbm_torch.reports", "."),
         autoescape=".html" in template,
-        # Programs that show Markdown also show HTML tags in it.
+        # HTML tags are removed, because programs that show Markdown also interpret HTML.
         finalize=None if ".html" in template else _without_tags,
         undefined=StrictUndefined,
         trim_blocks=True,

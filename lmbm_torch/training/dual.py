@@ -106,7 +106,7 @@ class DualModule(StructuredModule):
                 "model: expected an encoder without parameters to train (see requires_grad_), since the dual "
                 f"solver takes features as they are, got {trainable}{OTHER_ROUTE}"
             )
-        # C as the caller gave it, for instance "scale"; ``self.C`` is the number.
+        # The argument C, for instance "scale"; ``self.C`` is a number.
         self.penalty_of_losses = C
         self.coupling_penalty = coupling_penalty
         self.tol = tol
@@ -176,7 +176,7 @@ class DualModule(StructuredModule):
         """
         optimizer: Any = self.optimizers()
         state = optimizer.solver_state
-        # The objective for weights in the units of C.
+        # The objective with the features scaled as C requires.
         own = {"fit/objective": float(np.sum(state.primal)), "fit/gap": state.gap}
         return own if self._has_completed else {**super().report(), **own}
 
@@ -289,7 +289,7 @@ class DualAscent(torch.optim.Optimizer):
 
     @property
     def gap(self) -> float:
-        """Return the relative duality gap, or the largest gap of a label while labels wait for others."""
+        """Return the relative duality gap; while labels are to be trained, the largest of a label."""
         state = self.solver_state
         waits = following_stage(self.problem.problem, state) is not None if self._has_stages else False
         return max(state.gap, float(state.gaps.max())) if waits else state.gap
@@ -327,13 +327,13 @@ class DualAscent(torch.optim.Optimizer):
             self._complete_stage()
 
     def _take(self, dual_coef: np.ndarray, num_iters: int) -> None:
-        # Computed from the dual variables, so that a resumed run has the same weights to the last bit.
+        # Weights are computed from the dual variables, so that a resumed run has exactly the same weights.
         stage = {"stage": self.solver_state.stage} if self._has_stages else {}
         self.solver_state = replace(self.problem.init(dual_coef), num_iters=num_iters, **stage)
         self.problem.assign(self.solver_state.weights)
 
     def _complete_stage(self) -> None:
-        """Fill the missing values of the stage's last label, and start the stage of the next labels."""
+        """Predict the missing values of the last trained label, and start the training of the next labels."""
         completed, state = next_stage(self.problem.problem, self.solver_state)
         if completed is None:
             return

@@ -29,8 +29,8 @@ class GradientModule(StructuredModule):
     Args:
         model: the model to train, including an encoder, if any.
         loss: (energy, labels) → ``(batch,)``.
-        optimizer: groups of parameters → optimizer, like ``partial(torch.optim.Adam, lr=0.01)``. Weight
-            decay applies only to the encoder, since the objective regularises the head.
+        optimizer: groups of parameters → optimizer, for example ``partial(torch.optim.Adam, lr=0.01)``.
+            Weight decay applies only to the encoder, since the objective regularises the head.
         scheduler: optimizer → learning rate scheduler, with one step for each epoch.
         kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of
             :class:`~lmbm_torch.training.structured.StructuredModule`.
@@ -69,8 +69,8 @@ class GradientModule(StructuredModule):
         The mean over several processes counts each row of the batch once.
         """
         own, divisor = self.share(len(losses), batch_idx)
-        # A sum, not a mean: the gradient of a mean is a tensor with a number for each example, which
-        # matrix_bp.marginals would have to compare.
+        # A sum instead of a mean: its gradient is one number for all examples, which matrix_bp need not
+        # compare.
         total = (losses if own == len(losses) else losses[:own]).sum()
         penalty = self.penalty(self.model) / self.num_instances
         objective, mean = penalty + self.C * (total / divisor), total.detach() / max(own, 1)

@@ -36,7 +36,7 @@ class LatentModule(GradientModule):
     Args:
         model: the model to train, including an encoder, if any.
         loss: a function with an argument ``inference``, which it calls as ``inference(energy, known=None)``,
-            like :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. The loss decides how missing
+            for example :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. The loss decides how missing
             labels (NaN) count: likelihoods and contrastive losses treat missing labels as hidden units.
         inference: the inference for the loss and for prediction.
         decoder: energy → decoding, for prediction in place of ``inference``. There is a warning for a
@@ -149,7 +149,8 @@ class PersistentModule(LatentModule):
         if self.chains is None:
             self.chains = self.first_chains()
         elif self.chains.ndim == 3:
-            # More processes than in the checkpoint: some start with equal chains, which then diverge.
+            # If there are more processes than in the checkpoint, some start with equal chains, which then
+            # diverge.
             self.chains = self.chains[self.global_rank % len(self.chains)]
         assert self.chains is not None
         self.chains = self.chains.to(self.device)

@@ -76,7 +76,8 @@ class ParallelChainsModule(PersistentModule):
     def on_fit_start(self) -> None:
         """Start the chains and the visible biases, or resume from a checkpoint."""
         starts_anew = self.chains is None
-        # Checked only once: a check of every batch would take a tenth of a step's time.
+        # The labels are checked only once, because a check of every batch would take a tenth of a step's
+        # time.
         check_labels("labels", self._training_labels())
         super().on_fit_start()
         labels = self._training_labels()
@@ -102,7 +103,8 @@ class ParallelChainsModule(PersistentModule):
         energy = self.model(batch.features[:1])
         energy.check_values()
         chains = self.chains.to(energy.dtype)
-        # One matrix product gives both terms of the loss, the next step of the chains, and the centring.
+        # A single matrix product serves both terms of the loss, the next step of the chains, and the
+        # centring.
         states = torch.cat([batch.labels, chains[-self.num_chains :]])
         fields = energy.hidden_fields(states)
         free = -(states @ energy.visible[0]) - softplus(fields).sum(-1)

@@ -56,7 +56,7 @@ def quadratic(model: Model, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
 
 
 def none(model: nn.Module) -> Float[Tensor, ""]:
-    """Return 0, whatever the weights."""
+    """Return 0 for all weights: no penalty."""
     return next(model.parameters()).new_zeros(())
 
 
@@ -98,7 +98,7 @@ class StructuredModule(LightningModule):
         model: the model to train.
         loss: (energy, labels) → ``(batch,)``.
         C: the weight of the losses, the same for every instance.
-        penalty: model → the part of the objective in only the weights, like
+        penalty: model → the part of the objective in only the weights, for example
             :func:`~lmbm_torch.training.structured.quadratic`.
         margin: γ of the reported hinge losses, and of the decoder.
         decoder: energy → :class:`~lmbm_torch.inference.common.results.Decoding`; exact hinge decoding by
@@ -159,7 +159,7 @@ class StructuredModule(LightningModule):
         return self.model(x)
 
     def trained(self) -> Predictor:
-        """Return the model with all that predictions need, like scaling and schema of the data."""
+        """Return the model with scaling and schema of the data, as predictions need."""
         data = self._data()
         return Predictor.of_model(
             self.model,
@@ -201,7 +201,7 @@ class StructuredModule(LightningModule):
         """
         loader: Any = self.trainer.train_dataloader
         if self.trainer.world_size > 1:
-            # Not the share of the data loader, which is padded: some instances would count twice.
+            # The rows of the data loader are not used, because padding would count some instances twice.
             rows = range(self.trainer.global_rank, len(loader.dataset), self.trainer.world_size)
             options = {"batch_size": loader.batch_size, "collate_fn": loader.collate_fn}
             loader = DataLoader(loader.dataset, sampler=rows, **options)
@@ -253,7 +253,7 @@ class StructuredModule(LightningModule):
 
     def log_means(self, values: Mapping[str, Any], batch_size: int, prog_bar: bool = False) -> None:
         """Log the means of values over an epoch and over all processes."""
-        # Undo that Lightning divides by the processes' mean number of rows, rounded down.
+        # Lightning divides by the mean number of rows of a process, rounded down: compensate for this.
         weight = batch_size * self.trainer.world_size
         self.log_dict(
             values, on_step=False, on_epoch=True, prog_bar=prog_bar, batch_size=weight, sync_dist=True

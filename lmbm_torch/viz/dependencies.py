@@ -85,7 +85,7 @@ def transition_heatmap(transition: Float[np.ndarray, "states states"], label_nam
     """Draw the weight of every transition of a chain, from the state of the row to the state of the column.
 
     Args:
-        transition: the weights, like a chain estimator's ``transition_``.
+        transition: the weights, for example ``transition_`` of a chain estimator.
         label_names: one name per state.
 
     Raises:
@@ -117,7 +117,7 @@ def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str], **texts: str) -> 
     """Draw a square heatmap with a scale symmetric around zero; masked cells are grey.
 
     Args:
-        texts: the texts of the axes, like ``xlabel``.
+        texts: the texts of the axes, for example ``xlabel``.
     """
     count = len(weights)
     strongest = max(float(np.abs(weights.filled(0)).max()), np.finfo(np.float64).tiny)
@@ -151,7 +151,7 @@ def graph_of_marginals(
 
     Args:
         energy: an energy of a single example.
-        marginals: P(y_i = s), like ``lmbm_torch.marginals(energy).states[0]``.
+        marginals: P(y_i = s), for example ``lmbm_torch.marginals(energy).states[0]``.
         names: the names of the variables; by default their numbers.
         positions: (x, y) of each variable; by default a layout by spring forces.
 

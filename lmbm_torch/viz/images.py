@@ -35,7 +35,7 @@ _UNLIT = "0.92"
 
 
 def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Figure:
-    """Draw a row of images for each name, like clean, corrupted and predicted; 0 is black and 1 white.
+    """Draw a row of images for each name (clean, corrupted, predicted); 0 is black and 1 white.
 
     Args:
         rows: the same number of images of the same size in each row.
@@ -67,7 +67,7 @@ def image_rows(rows: Mapping[str, Shaped[Tensor, "images height width"]]) -> Fig
 
 
 def image_grid(images: Shaped[Tensor, "images height width"]) -> Figure:
-    """Draw images in a square of rows, like samples of a model; 0 is black and 1 white.
+    """Draw images (for example samples of a model) in a square of rows; 0 is black and 1 white.
 
     Raises:
         ValueError: ``images`` has another shape, or no image.

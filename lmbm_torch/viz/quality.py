@@ -37,7 +37,7 @@ def bar_chart(
 
     Args:
         panels: measure → method → value; if a panel lacks a method, there is a gap.
-        shares: the measures whose axes always go from 0 to 1, like F1.
+        shares: the measures whose axes always go from 0 to 1, for example F1.
         title: the title above all panels.
 
     Raises:
@@ -68,7 +68,7 @@ def bar_chart(
         axes.margins(x=0.25)
         look_like_shares = values and min(values.values()) >= 0 and 0.5 < max(values.values()) <= 1
         if measure in shares or look_like_shares:
-            # Room for the numbers beyond 1, without ticks.
+            # Leave room beyond 1 for the numbers, without ticks.
             axes.set(xlim=(0, 1.25), xticks=(0, 0.5, 1))
         axes.set_title(measure)
     name_rows(row[0], methods)
@@ -136,7 +136,7 @@ def label_chart(
     *,
     what: str = "labels",
 ) -> Figure:
-    """Draw a bar for each label's value, like F1, from 0 to 1; of many labels only the most frequent ones.
+    """Draw a bar for each label's value in [0, 1], for example F1; of many labels only the most frequent.
 
     Args:
         names: one name per label.
@@ -218,8 +218,8 @@ def change_chart(
 
     Args:
         label_names: one name per label.
-        mended: decisions that are wrong by the label's own probability and right jointly.
-        broken: decisions that are right by the label's own probability and wrong jointly.
+        mended: for each label, the number of decisions that are right only by joint decoding.
+        broken: for each label, the number of decisions that are right only without joint decoding.
 
     Raises:
         ValueError: counts are not as many as names, or there is no change at all.

@@ -22,7 +22,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f
 
 
 class AnyScript(Figure):
-    """A figure whose texts may be in any script that the installed fonts have, like names in Chinese.
+    """A figure whose texts may be in any script that the installed fonts have, for example Chinese.
 
     If no font has a script, one warning says which fonts to install.
     """
@@ -115,7 +115,7 @@ def _characters(file: str) -> frozenset[int]:
 
 
 def open_frame(axes: Axes) -> None:
-    """Remove the two sides of the frame with no scale."""
+    """Remove the two sides of the frame that have no scale."""
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -125,7 +125,7 @@ def frames(
     """Create a figure of ``width`` and ``height`` in inches, with ``(rows, columns)`` axes and open frames.
 
     Args:
-        sharing: arguments of ``Figure.subplots``, like ``sharex``.
+        sharing: arguments of ``Figure.subplots``, for example ``sharex``.
     """
     figure = AnyScript(figsize=(width, height), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, **sharing)

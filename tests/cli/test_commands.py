@@ -127,7 +127,7 @@ def test_every_command_is_a_module():
     [
         ("lmbm train nonsense=1", "Key 'nonsense' is not in struct"),
         ("lmbm train data=nonsense", "Could not find 'data/nonsense'"),
-        ("lmbm train data=table", "data.labels, data.train: expected a value, got none: add data.labels=…"),
+        ("lmbm train data=table", "data.labels, data.train: expected a value, got none; add data.labels=…"),
         (
             "lmbm train data=table data.train=mine/mine.xlsx data.labels=5",
             "data.train: FOLDER/mine.xlsx: expected a file ending in one of .csv, .tsv, .arff, .parquet",
@@ -140,14 +140,14 @@ def test_every_command_is_a_module():
         ),
         (
             "lmbm train data=table data.train=mine/mine.csv data.labels=[su,town] data.ignore=x",
-            "data.labels: expected names of columns, got 'su' without a match; the table has ['sun']\n  "
-            "data.ignore: expected names of columns, got 'x' without a match; the table has ['size', 'town', "
-            "'sun']\n  data.train: label 'town': expected 0, 1,",
+            "data.labels: expected names or patterns of columns, got 'su', which fits no column; the table "
+            "has ['sun']\n  data.ignore: expected names or patterns of columns, got 'x', which fits no "
+            "column; the table has ['size', 'town', 'sun']\n  data.train: label 'town': expected 0, 1,",
         ),
         (
             "lmbm train data=table data.train=mine/mine.csv data.test=mine/new.csv data.labels=sun",
             "data.test: expected the columns of FOLDER/mine.csv, found none named ['town']\n  "
-            "data.test: label 'sun': expected 0, 1, true, false, yes, no, x beside empty cells, or a missing "
+            "data.test: label 'sun': expected 0, 1, true, false, yes, no, x with empty cells, or a missing "
             "value, got ['perhaps']",
         ),
         (
@@ -167,7 +167,7 @@ def test_every_command_is_a_module():
         ),
         ("lmbm train experiment=noisy_digits_mle_bp callbacks=centred", "'callbacks=[images,centred]'"),
         ("lmbm train experiment=seven_segment_crbm callbacks=[centred]", "'callbacks=[default,centred]'"),
-        ("lmbm compare data=svmlight", "data.train: expected a value, got none: add data.train=…"),
+        ("lmbm compare data=svmlight", "data.train: expected a value, got none; add data.train=…"),
         ("lmbm compare nonsense=1", "Key 'nonsense' is not in struct"),
         ("lmbm reproduce", "table: expected one, such as table=any_table or classifier_chains or"),
         ("lmbm reproduce table=nonsense", "Could not find 'table/nonsense'"),

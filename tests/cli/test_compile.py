@@ -33,7 +33,7 @@ def test_first_calls_are_made_and_their_functions_counted(monkeypatch, capsys):
 def test_no_processes_are_refused(capsys):
     with pytest.raises(SystemExit):
         command.main(["--jobs", "0"])
-    assert "--jobs: expected a positive number, got 0" in capsys.readouterr().err
+    assert "--jobs: expected a number of at least 1, got 0" in capsys.readouterr().err
 
 
 @pytest.mark.slow

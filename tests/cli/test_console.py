@@ -100,7 +100,7 @@ def test_a_sweep_ends_with_what_differs_beside_the_metrics(tmp_path, capsys, mon
     rows = [re.findall(r"[\w./–]+", line) for line in said.splitlines() if line.startswith("│")]
     assert rows == [["0", "0.1", "0.25", "7"], ["1", "1", "0.5", "7"], ["2", "10", "–", "–"]]
     assert "data" not in said.replace(str(tmp_path), "")
-    assert said.splitlines()[-1] == "refused or failed: job 2"
+    assert said.splitlines()[-1] == "failed: job 2"
 
 
 def several(log_prob):
@@ -117,7 +117,7 @@ def test_probabilities_that_rank_differently_are_explained(capsys, log_prob, is_
     list(certificates.counting([several(log_prob)]))
     certificates.print()
     said = " ".join(capsys.readouterr().out.split())
-    assert ("in 1 row a labelling is more probable than one above it" in said) == is_said
+    assert ("in 1 row a labelling is more probable than a labelling above it" in said) == is_said
 
 
 def test_of_several_labellings_each_has_its_own_certificate():

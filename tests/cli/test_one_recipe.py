@@ -137,5 +137,5 @@ def test_couplings_of_a_machine_chosen_by_cross_validation_have_the_penalty_of_t
 )
 def test_what_an_estimator_would_not_hear_of_is_refused(tables, name, setting):
     config = composed(*tables["complete"], f"estimator={name}", setting)
-    with pytest.raises(ValueError, match=rf"{setting.split('=')[0]}: expected none, since this estimator"):
+    with pytest.raises(ValueError, match=rf"{setting.split('=')[0]}: expected no value for this estimator"):
         estimated.start(config, [setting])

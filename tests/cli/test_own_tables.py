@@ -102,7 +102,7 @@ def test_measured_rows_have_the_name_of_their_file(tmp_path, file, part, test, n
 
 
 def test_the_help_says_how_delimiters_are_found():
-    assert "its first rows agree on" in " ".join(options.file_parser("predict", None).format_help().split())
+    assert "found from its first rows" in " ".join(options.file_parser("predict", None).format_help().split())
 
 
 def test_rows_are_named_in_predictions(served):
@@ -131,7 +131,7 @@ def test_unknown_texts_are_taken_as_the_command_line_says(served, tmp_path, monk
             found = reading.read_unlabelled(tmp_path / "new.csv", model)
             assert found.features[:, 1:3].sum(1).tolist() == [0, 1, 0, 1, 0, 1]
     saved = Predictor(object())
-    with pytest.raises(ValueError, match="--unknown: expected none for a model that was trained without"):
+    with pytest.raises(ValueError, match="--unknown: expected no value for a model trained without"):
         options.opened_model(parser.parse_args(["run", "new.csv", "--unknown", "zeros"]))
 
 

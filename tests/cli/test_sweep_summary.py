@@ -70,7 +70,7 @@ def test_a_refused_job_is_told_in_a_sentence_beside_the_others(sweep):
     assert (folder / "1" / "metrics.json").is_file()
     table = printed.out[printed.out.rindex("multirun_") :]
     assert "│ 1   │ 1  │" in table
-    assert table.rstrip().endswith("refused or failed: job 0")
+    assert table.rstrip().endswith("failed: job 0")
 
 
 def test_a_job_that_fails_leaves_its_traceback_and_the_others(sweep, monkeypatch):

@@ -159,7 +159,7 @@ def test_a_file_without_tags_is_tagged(runs, files, tmp_path, capsys):
     assert "given_tag" not in shown
     with pytest.raises(SystemExit):
         evaluate.main([str(runs["crf"][0]), str(tmp_path / "new.conll")])
-    assert "file: expected a column of tags to compare with" in capsys.readouterr().err
+    assert "file: expected a column of tags to compare" in capsys.readouterr().err
 
 
 def test_unknown_tags_are_told_and_wrong(runs, tmp_path, capsys):
@@ -181,9 +181,12 @@ def test_unknown_tags_are_told_and_wrong(runs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--most-probable"], "--most-probable, --least-hinge: expected none for a model of sequences"),
-        (["--node-limit", "3"], "--node-limit: expected none"),
-        (["--delimiter", ";"], "--delimiter: expected none"),
+        (
+            ["--most-probable"],
+            "--most-probable, --least-hinge: expected no such option for a model of sequences",
+        ),
+        (["--node-limit", "3"], "--node-limit: expected no such option"),
+        (["--delimiter", ";"], "--delimiter: expected no such option"),
         (["--output", "x.conll", "--top-k", "2"], "--top-k: expected 1"),
     ],
 )
@@ -222,13 +225,13 @@ def test_constraints_are_of_the_tags_of_the_file(name, files, tmp_path):
 
 def test_sequences_and_label_vectors_are_not_taken_for_each_other(files, tmp_path):
     run, conll = f"paths.run={tmp_path / 'run'}", ["data=conll", f"data.path={files[0]}"]
-    with pytest.raises(ValueError, match=r"estimator: expected one of sequences, .* got LMSBNClassifier"):
+    with pytest.raises(ValueError, match=r"estimator: expected one of sequences .* got LMSBNClassifier"):
         estimated.start(composed(*conll, "estimator=kernel_network", run))
-    with pytest.raises(ValueError, match=r"estimator: expected one of label matrices .* got ChainCRF"):
+    with pytest.raises(ValueError, match=r"estimator: expected a class .* for label matrices, got ChainCRF"):
         estimated.start(composed("data=seven_segment", "estimator=crf", run))
     with pytest.raises(ValueError, match="data: expected label vectors to train on by epochs"):
         jobs.start(composed(*conll, "training=dual", run, "callbacks.progress_bar=null"))
-    with pytest.raises(ValueError, match="rules: expected none for sequences"):
+    with pytest.raises(ValueError, match="rules: expected no rules, because the data are sequences"):
         estimated.start(composed(*conll, "estimator=crf", "rules=rules.txt", run))
     assert not (tmp_path / "run").exists()
 

@@ -64,7 +64,7 @@ def test_options_of_the_shell_give_the_features_of_python(shop, monkeypatch):
 
 
 def test_a_wrong_column_of_images_is_found_at_once(shop):
-    with pytest.raises(ValueError, match=r"data.image: expected names of columns, got 'picture'"):
+    with pytest.raises(ValueError, match=r"data.image: expected names or patterns of columns, got 'picture'"):
         check_files(composed(shop, "data.image=picture"))
 
 

@@ -92,7 +92,7 @@ def test_a_patch_lies_anywhere_inside(value):
 
 
 def test_corruptions_refuse_what_they_cannot_do():
-    with pytest.raises(ValueError, match=r"probability: expected 0 to 1, got 1\.5"):
+    with pytest.raises(ValueError, match=r"probability: expected a number from 0 to 1, got 1\.5"):
         Flip(1.5)
     with pytest.raises(ValueError, match="value: expected 0 or 1, got 2"):
         Occlude(3, 2)
@@ -120,9 +120,9 @@ def test_a_smaller_study_takes_the_first_images_of_each_part():
     np.testing.assert_array_equal(fewer.validation, everything.validation)
     assert len(fewer.test) == 0
     assert fewer.pixels is everything.pixels
-    with pytest.raises(ValueError, match="test: expected 0 to 5 images, got 6"):
+    with pytest.raises(ValueError, match="test: expected a number of images from 0 to 5, got 6"):
         first_images(everything, 1, 1, 6)
-    with pytest.raises(ValueError, match="train: expected 0 to 20 images, got -1"):
+    with pytest.raises(ValueError, match="train: expected a number of images from 0 to 20, got -1"):
         first_images(everything, -1)
 
 
@@ -135,7 +135,7 @@ def test_digits_become_the_segments_that_show_them():
         rows, given = getattr(data, part), getattr(drawn, part)
         np.testing.assert_array_equal(data.labels[rows], SevenSegment.codes()[shown[given]])
         np.testing.assert_array_equal(data.features[rows], drawn.pixels[given].reshape(len(given), -1))
-    with pytest.raises(ValueError, match="images: expected some whose digits are known, got noise"):
+    with pytest.raises(ValueError, match="images: expected images with known digits, got noise"):
         seven_segments(drawn)
 
 
@@ -146,7 +146,7 @@ def test_images_are_binary():
         BinaryImages("flat", np.zeros((1, 4), np.uint8), *[np.arange(0)] * 3)
     with pytest.raises(ValueError, match=r"digits: expected shape \(40\), got \(39,\)"):
         replace(images(), digits=np.zeros(39, np.int64))
-    with pytest.raises(ValueError, match=r"digits: expected 0 to 9, got \[10\]"):
+    with pytest.raises(ValueError, match=r"digits: expected numbers from 0 to 9, got \[10\]"):
         replace(images(), digits=np.full(40, 10))
 
 

@@ -64,9 +64,11 @@ def test_a_validation_part_that_comes_with_the_data_is_served():
     np.testing.assert_array_equal(module.train_rows, data.train)
     served = torch.cat([batch.features for batch in module.val_dataloader()])
     np.testing.assert_allclose(served, data.features[30:40].astype(np.float32))
-    with pytest.raises(ValueError, match=r"validation_fraction: expected 0, got 0\.5: toy comes with"):
+    with pytest.raises(
+        ValueError, match=r"validation_fraction: expected 0, because toy has a validation part, got 0\.5"
+    ):
         MultilabelDataModule(data, validation_fraction=0.5)
-    with pytest.raises(ValueError, match="validation: expected no row of test, got 1"):
+    with pytest.raises(ValueError, match="validation: expected no rows that are also in test, got 1"):
         replace(data, validation=np.arange(31, 41), train=np.arange(30))
 
 
@@ -151,7 +153,7 @@ def test_parts_that_are_not_there(sparse):
     module = MultilabelDataModule(toy(sparse, num_test=0), scaling=unit_norm)
     assert module.val_dataloader() == []
     for loader in (module.test_dataloader, module.predict_dataloader):
-        with pytest.raises(ValueError, match="data: expected a test part, but toy has none"):
+        with pytest.raises(ValueError, match="data: expected a test part, got none in toy"):
             loader()
 
 
@@ -247,7 +249,9 @@ def test_checkpoint_carries_the_scaling_and_refuses_another(tmp_path):
     saved = unpack(torch.load(path, weights_only=True)["MultilabelDataModule"])["scaling"]
     assert saved.agrees(module.scaling)
     other = data.with_split(data.test, data.train)
-    with pytest.raises(ValueError, match="scaling: expected the checkpoint's, got another one from toy"):
+    with pytest.raises(
+        ValueError, match="scaling: expected the scaling of the checkpoint, got another one for toy"
+    ):
         trainer(2).fit(model, MultilabelDataModule(other, scaling=standardise), ckpt_path=path)
     served = MultilabelDataModule(other, scaling=saved)
     results = trainer(1).test(model, served, ckpt_path=path, verbose=False)

@@ -50,11 +50,11 @@ def test_fields_cannot_be_set():
         ({"features": np.ones(4)}, "features: expected shape"),
         ({"features": np.full((4, 3), np.nan)}, "features: expected finite values, got 12 NaN"),
         ({"features": csr_array(np.full((4, 3), np.inf))}, "features: expected finite values"),
-        ({"features": np.ones((4, 3), dtype=int)}, "features: expected float32 or float64"),
+        ({"features": np.ones((4, 3), dtype=int)}, "features: expected the dtype float32 or float64"),
         ({"features": coo_array(np.ones((4, 3)))}, "features: expected a dense array or scipy"),
         (
             {"features": csr_array((np.ones(2), [1, 0], [0, 2, 2, 2, 2]), shape=(4, 3))},
-            "features: expected sorted column indices",
+            "features: expected sorted distinct column indices",
         ),
         ({"labels": np.ones((3, 2))}, "labels: expected shape"),
         ({"labels": np.full((4, 2), 2.0)}, "labels: expected 0, 1 or NaN"),
@@ -65,10 +65,10 @@ def test_fields_cannot_be_set():
         ({"feature_names": ("one",)}, "feature_names: expected 3 names"),
         ({"train": np.array([0, 4])}, "train: expected rows from 0 to 3"),
         ({"train": np.array([-1])}, "train: expected rows from 0 to 3"),
-        ({"train": np.array([0, 0])}, "train: expected each row once"),
-        ({"train": np.array([True, False])}, "train: expected one row of integers"),
+        ({"train": np.array([0, 0])}, "train: expected each row number at most once"),
+        ({"train": np.array([True, False])}, "train: expected integers .rows,."),
         ({"train": np.arange(0)}, "train: expected at least one row"),
-        ({"test": np.array([3])}, "test: expected no row of train"),
+        ({"test": np.array([3])}, "test: expected no rows that are also in train"),
     ],
 )
 def test_bad_fields_are_refused(changes, message):
@@ -99,7 +99,7 @@ def test_with_test_refuses_what_does_not_fit():
         toy().with_test(toy(label_names=("second", "first")))
     with pytest.raises(ValueError, match="test: expected the feature_names of train"):
         toy().with_test(toy(feature_names=numbered("other", 3)))
-    with pytest.raises(ValueError, match="test: expected features stored like those of train"):
+    with pytest.raises(ValueError, match="test: expected train and test to be both dense or both sparse"):
         toy().with_test(toy(sparse=True))
 
 

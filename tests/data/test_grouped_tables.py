@@ -55,7 +55,7 @@ def test_groups_are_no_feature_beside_a_test_table_and_other_ignored_columns(vis
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ("doctor", "groups: expected the name of a column, got 'doctor'"),
+        ("doctor", "groups: expected the name of a column of the table, got 'doctor'"),
         ("sick", "groups: expected a group"),
     ],
 )

@@ -71,7 +71,10 @@ def test_a_column_of_names_of_labels(tmp_path, cells, options, empty):
     other = written(
         tmp_path, ["red;pink"] if "[" not in cells[0] else ['["red", "pink"]'], "other.csv", "tags"
     )
-    with pytest.raises(ValueError, match=r"other: label .tags.: expected names among .* got \[.*pink"):
+    with pytest.raises(
+        ValueError,
+        match=r"other: label .tags.: expected names of labels from training such as .* got \[.*pink",
+    ):
         new_rows(other, schema) if "|" not in cells[0] else read_table(file, "tags", test=other, **options)
 
 
@@ -103,12 +106,20 @@ def test_lists_of_files_are_names_of_labels(tmp_path, ending):
 @pytest.mark.parametrize(
     ("cells", "options", "message"),
     [
-        (["red", "blue", "red"], {}, r"label .sun.: expected 0, 1, .* got \[.blue., .red.\]; label_words="),
+        (
+            ["red", "blue", "red"],
+            {},
+            r"label .sun.: expected 0, 1, .* got \[.blue., .red.\]; .* label_words=",
+        ),
         ([1, 2, 1], {}, r"label .sun.: expected 0, 1, .* got \[2.0\]"),
         (["ja", "nein", "x"], {"label_words": ["nein", "ja"]}, r".*got \[.x.\]"),
         (["ja", "nein", "ja"], {"label_words": ["ja", "ja"]}, "label_words: expected two different words"),
         (["a", "b", "c"], {"label_words": "ab"}, "label_words: expected two different words"),
-        (["", "", ""], {"label_separator": ";"}, "label .sun.: expected names of labels, got none"),
+        (
+            ["", "", ""],
+            {"label_separator": ";"},
+            "label .sun.: expected names of labels in the cells, got none",
+        ),
         (["[1, ", "[2]", "[3]"], {}, r"label .sun.: expected 0, 1,"),
     ],
 )
@@ -130,7 +141,9 @@ def test_a_column_of_classes_is_a_label_for_each_class(tmp_path):
     assert form.written(data.labels[:3].astype(int)) == {"colour": ["red", "blue", "green"]}
     assert form.written(np.array([[1, 0, 1]])) == {"colour": ["blue;red"]}
     other = written(tmp_path, ["pink"], "other.csv", "colour")
-    with pytest.raises(ValueError, match=r"label .colour.: expected names among .* got \[.pink"):
+    with pytest.raises(
+        ValueError, match=r"label .colour.: expected names of labels from training such as .* got \[.pink"
+    ):
         new_rows(other, data.schema)
 
 
@@ -141,7 +154,7 @@ def test_classes_of_numbers_are_named(tmp_path):
     data = read_table(file, "stars", label_classes="st*")
     assert data.label_names == ("stars=1", "stars=1.5", "stars=3")
     np.testing.assert_array_equal(data.labels, [[1, 0, 0], [0, 0, 1], [X, X, X], [0, 1, 0]])
-    with pytest.raises(ValueError, match="label_classes: expected names of columns, got 'size'"):
+    with pytest.raises(ValueError, match="label_classes: expected names or patterns of columns, got 'size'"):
         read_table(file, "stars", label_classes="size")
 
 

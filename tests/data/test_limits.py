@@ -75,7 +75,7 @@ def test_images_are_not_decompressed_beyond_what_their_header_says(tmp_path):
     header = struct.pack(">HBBI", 0, 8, 1, 10)
     path.write_bytes(gzip.compress(header + bytes(64 * MEGABYTE), 1))
     tracemalloc.start()
-    with pytest.raises(ValueError, match=r"images.gz: .* shape \(10,\), got 11 bytes of them at least"):
+    with pytest.raises(ValueError, match=r"images.gz: .* shape \(10,\), got 11 bytes at least"):
         read_idx(path)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -114,10 +114,10 @@ def test_damaged_files_are_named(stored, name, damage):
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
-        ("indptr", 10**15, r"indptr\.npy: expected places"),
-        ("indptr", -1, r"indptr\.npy: expected places"),
+        ("indptr", 10**15, r"indptr\.npy: expected ascending numbers"),
+        ("indptr", -1, r"indptr\.npy: expected ascending numbers"),
         ("indices", 6, r"data\.json: .*indices must be < 6"),
-        ("indptr", 0.5, "indptr: expected a row of integers"),
+        ("indptr", 0.5, "indptr: expected integers, one axis"),
     ],
 )
 def test_sparse_rows_that_cannot_be_are_refused(tmp_path, part, value, message):
@@ -144,7 +144,7 @@ def test_rows_that_are_not_there_are_refused(stored):
     data = open_mapped(stored[0])
     np.testing.assert_array_equal(data.labels[[-1, 0]], data.labels[[49, 0]])
     for row in (50, -51):
-        with pytest.raises(IndexError, match="rows: expected numbers below 50"):
+        with pytest.raises(IndexError, match="rows: expected row numbers below 50"):
             data.labels[[row]]
 
 
@@ -184,7 +184,7 @@ def test_values_are_looked_at_when_they_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ([], "train: expected parts of the same columns, at least one"),
+        ([], "train: expected at least one part, all with equal columns"),
         ([(np.ones((2, 3)), np.ones((2, 1)))], r"labels: expected shape \(2, 2\)"),
         ([(np.ones((2, 3)), np.full((2, 2), 2.0))], "labels: expected 0, 1 or NaN"),
         ([(np.full((2, 3), np.inf), np.ones((2, 2)))], "features: expected finite"),
@@ -224,15 +224,15 @@ def test_descriptions_that_do_not_fit_are_refused(stored):
     for change, message in (
         ({"train": 41}, r"labels: expected shape \(51, at least 1\)"),
         ({"train": 10**15}, "labels: expected shape"),
-        ({"train": -10, "test": 60}, "train: expected int, got -10"),
+        ({"train": -10, "test": 60}, "train: expected a value of type int, got -10"),
         ({"train": 0, "test": 50}, "train: expected at least one row"),
-        ({"num_features": True}, "num_features: expected int, got True"),
+        ({"num_features": True}, "num_features: expected a value of type int, got True"),
         ({"label_names": ["one"]}, "labels: expected shape"),
-        ({"label_names": "ab"}, "label_names: expected list, got 'ab'"),
+        ({"label_names": "ab"}, "label_names: expected a value of type list, got 'ab'"),
         ({"label_names": ["sun", "sun"]}, "label_names: expected distinct names"),
         ({"label_names": ["sun", 1]}, "label_names: expected a tuple of strings"),
         ({"feature_names": ["a"]}, "features: expected shape"),
-        ({"name": 1}, "name: expected str, got 1"),
+        ({"name": 1}, "name: expected a value of type str, got 1"),
     ):
         file.write_text(json.dumps({**said, **change}))
         with pytest.raises(ValueError, match=rf"data\.json: {message}"):
@@ -250,7 +250,7 @@ def test_what_is_no_description_is_refused(stored, content):
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.zeros((50, 2), "S0"), "expected an array of numbers, row by row, got one of"),
+        (np.zeros((50, 2), "S0"), "expected an array of numbers in row-major order, got dtype"),
         (np.zeros((50, 2), object), "expected an array of numbers"),
         (np.zeros((2, 50), np.int8).T, "expected an array of numbers"),
     ],

@@ -74,7 +74,10 @@ def test_labels_of_two_values_give_the_folds_of_0_and_1(coded):
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (np.arange(40) % 3, r"y: expected labels, .* got the shape \(40,\); StratifiedKFold"),
+        (
+            np.arange(40) % 3,
+            r"y: expected labels, .* got the shape \(40,\); .* scikit-learn's StratifiedKFold",
+        ),
         (np.arange(80).reshape(40, 2) % 3, "y: expected 0, 1 or NaN"),
         (sparse.csr_array(-np.eye(40)), "labels: expected 0 or 1"),
     ],
@@ -126,5 +129,5 @@ def test_too_little_to_deal_out_is_refused(groups, message):
     Y = np.ones((3, 2))
     with pytest.raises(ValueError, match=message):
         next(IterativeStratifiedKFold(5).split(Y, Y, groups))
-    with pytest.raises(ValueError, match="n_splits: expected 2 folds or more, got 1"):
+    with pytest.raises(ValueError, match="n_splits: expected at least 2 folds, got 1"):
         IterativeStratifiedKFold(1)

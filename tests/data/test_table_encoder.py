@@ -264,7 +264,7 @@ def test_an_encoder_is_a_transformer_that_files_hold(tmp_path):
         ({"unknown": "drop"}, "unknown: expected one of .* got 'drop'"),
         ({"odd_numbers": "drop"}, "odd_numbers: expected one of .* got 'drop'"),
         ({"max_categories": 0}, "max_categories: expected a number from 1, got 0"),
-        ({"ignore": ["lnad"]}, r"ignore: .* got 'lnad' without a match; the table has \['land'\]"),
+        ({"ignore": ["lnad"]}, r"ignore: .* got 'lnad', which fits no column; the table has \['land'\]"),
         ({"ignore": "*"}, "expected a column to make features from, got none"),
         (
             {"missing": "refuse"},

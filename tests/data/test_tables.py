@@ -65,7 +65,7 @@ def test_frames_are_taken_by_what_they_can_do():
     ("content", "message"),
     [
         ("", "expected a first line of column names"),
-        ("a,b\n", "expected at least one row"),
+        ("a,b\n", "expected a table with at least one row"),
         (",b\n0,1\n", r"expected a name for every column, got none for \[0\]"),
         ("a,a\n0,1\n", r"expected each column name once, got \['a'\]"),
         ("a,b\n1,2\n3\n", "line 3: expected 2 values, got 1"),
@@ -95,7 +95,8 @@ def test_other_sources_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"sparse\.arff: expected a dense ARFF"):
         open_table(tmp_path / "sparse.arff")
     with pytest.raises(
-        ValueError, match=r"column 'both': expected numbers, texts or dates, got \['int', 'list'\]"
+        ValueError,
+        match=r"column 'both': expected a column of numbers, texts or dates, got \['int', 'list'\]",
     ):
         open_table(pd.DataFrame({"both": pd.Series([1, ["a"]], dtype=object)}))
     with pytest.raises(ValueError, match="frame: expected at least one row"):

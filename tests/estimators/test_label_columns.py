@@ -56,7 +56,7 @@ def test_classes_are_known_by_the_name_of_their_column(tmp_path):
         model.predict(X, known={"colour": COLOURS}),
         model.predict(X, known={"colour=" + c: c == COLOURS for c in ["blue", "green", "red"]}),
     )
-    with pytest.raises(ValueError, match=r"label .colour.: expected names among"):
+    with pytest.raises(ValueError, match=r"label .colour.: expected names of labels from training such as"):
         model.predict(X, known={"colour": "pink"})
     model.save(tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors")

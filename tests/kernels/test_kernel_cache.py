@@ -119,7 +119,7 @@ def test_where_nothing_can_be_written_kernels_are_compiled_and_it_is_said_once(p
     output, warned = answer(start(package, HOME="/dev/null"))
     assert output == "30 compiled"
     assert warned.count("RuntimeWarning") == 1
-    assert "let NUMBA_CACHE_DIR name a folder that can be written" in warned
+    assert "set NUMBA_CACHE_DIR to a writable folder" in warned
     folder = package.parent / "own"
     assert answer(start(package, HOME="/dev/null", NUMBA_CACHE_DIR=str(folder))) == ("30 compiled", "")
     assert len([*folder.rglob(f"*{numba_internals.SUFFIX}")]) == 2
@@ -144,7 +144,7 @@ def test_code_that_others_can_write_is_compiled_anew_and_it_is_said_once(package
     output, warned = answer(start(package))
     assert output == "30 compiled"
     assert warned.count("RuntimeWarning") == 1
-    assert "is neither read nor kept, since others than you can write there" in warned
+    assert "is neither read nor kept, because other users can write there" in warned
     # Code of one's own stands in its place, or in the user's folder.
     assert answer(start(package))[0] == "30 loaded"
     replaced = all(code.stat().st_uid == os.geteuid() for code in codes(package))

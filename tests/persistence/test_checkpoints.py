@@ -163,7 +163,7 @@ def test_flipped_bits_are_found(tmp_path, trained):
         name_and_extra = struct.unpack_from("<HH", damaged, entry.header_offset + 26)
         damaged[entry.header_offset + 30 + sum(name_and_extra) + entry.file_size // 2] ^= 0x10
         (tmp_path / "flipped.ckpt").write_bytes(damaged)
-        with pytest.raises(ValueError, match=rf"flipped\.ckpt: entry {entry.filename} is corrupted"):
+        with pytest.raises(ValueError, match=rf"flipped\.ckpt: .* the corrupted entry {entry.filename}"):
             load(tmp_path / "flipped.ckpt")
 
 

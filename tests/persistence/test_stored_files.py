@@ -32,7 +32,7 @@ def test_a_decoder_of_ones_own_is_never_replaced_in_silence(tmp_path):
     for path in (tmp_path, tmp_path / "model.safetensors"):
         found = load(path)
         with pytest.raises(
-            ValueError, match=r"decoder: expected .*own_decoder, by which the model was trained"
+            ValueError, match=r"decoder: expected .*own_decoder, with which the model was trained"
         ):
             found.answer(np.zeros((1, found.num_inputs)))
 

@@ -314,7 +314,7 @@ def test_a_reference_to_another_key_is_resolved(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("- a\n", "expected keys with values"),
+        ("- a\n", "expected a YAML mapping"),
         ("a: [\n", "config.yaml"),
         ("a: ${b}\n", "config.yaml"),
         ("a: " + "[" * 1500 + "]" * 1500, "config.yaml"),

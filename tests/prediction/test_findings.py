@@ -217,9 +217,7 @@ def test_what_labels_are_in_training_is_counted_where_they_are_known():
 
 def test_rows_without_known_labels_are_refused():
     data = small_data(missing=3)
-    with pytest.raises(
-        ValueError, match="labels: expected all known, since measures need them, got 3 missing"
-    ):
+    with pytest.raises(ValueError, match="labels: expected all labels, which metrics need, got 3 missing"):
         findings(saved_model(), data, data.train)
     others = replace(data, label_names=("a", "b", "c", "d"))
     with pytest.raises(ValueError, match="label_names: expected the model's"):

@@ -127,7 +127,7 @@ def test_nothing_is_overwritten_or_left_half_written(saved, folder):
 def test_what_is_refused_is_said(estimator, saved, folder):
     with pytest.raises(ValueError, match="output: expected another path"):
         parquet.write_predictions(folder, folder, saved, decoded(saved), "w")
-    with pytest.raises(ValueError, match="trained on features that had none"):
+    with pytest.raises(ValueError, match="trained without column names"):
         parquet.write_predictions(folder, "out", Predictor(estimator), decoded(saved))
     with pytest.raises(FileNotFoundError, match=r"\.parquet"):
         parquet.parts(folder.parent)

@@ -70,13 +70,13 @@ def test_protocol_of_trained_models():
 
 @pytest.mark.parametrize("estimator", [MultiClassSVM(random_state=0), LMSBNClassifier(random_state=0)])
 def test_estimators_of_classes_are_refused(estimator):
-    with pytest.raises(ValueError, match="model: expected one of label matrices, got"):
+    with pytest.raises(ValueError, match="model: expected an estimator of label matrices, got"):
         Predictor.of(estimator.fit(X, Y[:, 0]))
 
 
 @pytest.mark.parametrize("estimator", [ChainCRF(), ChainSVM(random_state=0), HiddenMarkovClassifier()])
 def test_predictors_of_sequences_come_back(tmp_path, estimator):
-    with pytest.raises(ValueError, match="of classes or sequences"):
+    with pytest.raises(ValueError, match="for classes or sequences"):
         Predictor.of(estimator.fit(*SEQUENCES))
     save(Predictor(estimator), tmp_path / "file")
     found = load(tmp_path / "file")

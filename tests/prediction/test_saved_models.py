@@ -77,7 +77,7 @@ def test_a_run_goes_on_with_the_same_table_alone(tmp_path):
     others = table().replace({"kind": {"odd": "strange"}})
     other = served(read_table(others, list(NAMES)), scaling=standardise)
     trainer = quiet_trainer(tmp_path, 2)
-    with pytest.raises(ValueError, match="schema: expected the checkpoint's, got another one"):
+    with pytest.raises(ValueError, match="schema: expected the checkpoint's schema, got another"):
         trainer.fit(module, datamodule=other, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
 
 
@@ -111,7 +111,9 @@ def test_files_of_other_things_are_refused(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=r"cut: "):
             load(tmp_path / "cut")
     save(network(), tmp_path / "bare")
-    with pytest.raises(ValueError, match="bare: expected a trained model or an estimator, got a SigmoidBel"):
+    with pytest.raises(
+        ValueError, match="bare: expected a trained model or an estimator, got only a SigmoidBel"
+    ):
         Predictor.load(tmp_path / "bare")
     for changes, message in (
         ({"label_names_": ("one",)}, "label_names: expected 4 names, got 1"),

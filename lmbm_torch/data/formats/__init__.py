@@ -1,1 +1,1 @@
-"""Readers of files and services into :class:`lmbm_torch.data.MultilabelData`, a module a format."""
+"""Readers of :class:`lmbm_torch.data.MultilabelData` from files and services, a module for each format."""

@@ -21,29 +21,29 @@ from lmbm_torch.files import reading
 from lmbm_torch.incoming import UNREADABLE, open_compressed, title
 from lmbm_torch.shapes import Float
 
-# Types of attributes that cannot be features, as messages call them.
+# Types of attributes that cannot become features, with their names in error messages.
 _UNREAD = {arff_text.TEXT: "strings", arff_text.DATE: "dates", arff_text.RELATIONAL: "relations"}
 
 
 def read_arff(
     path: str | PathLike, labels: Sequence[str] | int | str | PathLike | None = None
 ) -> MultilabelData:
-    r"""Read a dense or sparse ARFF file, all rows as training part; ``with_test`` adds a test part.
+    r"""Read a dense or sparse ARFF file; all rows become training rows, ``with_test`` adds test rows.
 
-    Numeric attributes are taken, and nominal attributes whose values stand for numbers. Sparse files give CSR
-    features. ``?`` means NaN and is allowed for labels only.
+    Attributes must be numeric, or nominal with values that stand for numbers. Sparse files give CSR features.
+    ``?`` means NaN and is allowed only for labels.
 
     Args:
-        labels: names of the label attributes; or a number, of the first attributes or, if negative,
-            of the last attributes; or the path of Mulan's XML file with the names of the labels, which are
-            taken in the order of the ARFF file. By default the number in MEKA's option in the relation's name
-            (``-C 6`` or ``-C -6``).
+        labels: names of the label attributes; or a number n: the first n attributes are labels or, if n is
+            negative, the last attributes; or the path of Mulan's XML file with the names of the labels, which
+            get the order of the ARFF file. By default, the number is read from MEKA's option in the
+            relation's name (``-C 6`` or ``-C -6``).
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: no valid ARFF or XML; a label other than 0, 1 or missing; ``labels`` not in the
-            file, or labels without a feature left; a relation without MEKA's option; attributes of strings,
-            dates or categories. The message names the file.
+        ValueError: the file is no valid ARFF or XML; a label is not 0, 1 or missing; ``labels`` are not in
+            the file, or no attribute is left for features; the number of labels is neither given nor in the
+            relation; or attributes are strings, dates or categories. The message names the file.
 
     Examples:
         >>> import tempfile, pathlib
@@ -80,12 +80,12 @@ def _names_of_mulan(path: str | PathLike) -> list[str]:
         elements = ElementTree.parse(stream).getroot().iter()
         names = [element.get("name", "") for element in elements if element.tag.rpartition("}")[2] == "label"]
         if not all(names) or not names:
-            raise ValueError("expected <label name=…> elements")
+            raise ValueError("expected an XML file with <label name=…> elements, got none")
         return names
 
 
 def _count_of_meka(relation: str) -> int:
-    # Options stand behind a colon: "vitamin-C 5 study" has none.
+    # MEKA's options follow a colon, so that a relation named "vitamin-C 5 study" has no option.
     option = re.search(r":(?:.*\s)?-C\s+(-?\d+)(?!\S)", relation)
     if option is None:
         raise ValueError(f"labels: expected MEKA's option ': -C n' in the relation, got {relation!r}")
@@ -94,7 +94,7 @@ def _count_of_meka(relation: str) -> int:
 
 def _at_an_end(count: int, num_attributes: int) -> list[int]:
     if not 0 < abs(count) < num_attributes:
-        raise ValueError(f"labels: expected 1 to {num_attributes - 1} labels, got {abs(count)}")
+        raise ValueError(f"labels: expected a number from 1 to {num_attributes - 1}, got {abs(count)}")
     columns = range(num_attributes)
     return list(columns[:count] if count > 0 else columns[count:])
 
@@ -125,13 +125,13 @@ def places(names: Sequence[str], attributes: Sequence[str]) -> list[int]:
     """Return the columns of the attributes with these names.
 
     Raises:
-        ValueError: names of no attribute, or a name more than once.
+        ValueError: a name belongs to no attribute, or occurs twice.
     """
     column = {name: place for place, name in enumerate(attributes)}
     if unknown := [name for name in names if name not in column]:
         raise ValueError(f"labels: expected names of attributes, got unknown names {unknown}")
     if len(set(names)) < len(names):
-        raise ValueError(f"labels: expected each name once, got {list(names)}")
+        raise ValueError(f"labels: expected each name only once, got {list(names)}")
     return [column[name] for name in names]
 
 
@@ -142,28 +142,27 @@ def labels_apart(
     categories: Mapping[str, Sequence[str]],
     columns: Sequence[int],
 ) -> MultilabelData:
-    """Return a data set, all rows as training part, from a table of attributes, of which some are labels.
+    """Return a data set from a table of attributes, of which some are labels; all rows are training rows.
 
     Args:
-        codes: ``(instances, attributes)``, float64; a nominal value is its position among the declared
-            values.
+        codes: ``(instances, attributes)``, float64; a nominal value is its position in the declaration.
         attributes: the names of all columns.
         categories: the declared values of the nominal attributes.
         columns: the columns of the labels; all other columns are features.
 
     Raises:
-        ValueError: no column is left for labels or for features; a nominal attribute does not stand for
-            numbers; a label is not 0, 1 or NaN; a feature is not finite.
+        ValueError: no column is left for labels or for features; values of a nominal attribute do not stand
+            for numbers; a label is not 0, 1 or NaN; a feature is not finite.
     """
     others = sorted({*range(len(attributes))}.difference(columns))
     if not columns or not others:
-        raise ValueError(f"labels: expected to leave labels and features, got columns {list(columns)}")
+        raise ValueError(f"labels: expected some columns as labels, others as features, got {list(columns)}")
     tables = {
         column: _numbers(attribute, categories[attribute])
         for column, attribute in enumerate(attributes)
         if attribute in categories
     }
-    # Values equal to positions, as 0 and 1, need no table.
+    # If the declared values are 0, 1, … in this order, the codes are already the values.
     tables = {column: table for column, table in tables.items() if (table != np.arange(len(table))).any()}
     values = _decoded(codes, tables)
     labels: Features = values[:, columns]
@@ -173,9 +172,9 @@ def labels_apart(
 
 
 def _numbers(attribute: str, values: Sequence[str]) -> Float[np.ndarray, " values"]:
-    """Return the number of each declared value: the text itself, or 0 and 1 for false/no and true/yes.
+    """Return the number of each declared value: the text as a number, or 0 for false/no and 1 for true/yes.
 
-    Other values have no number: positions would invent an order of the categories.
+    Further values are refused, because positions would invent an order of the categories.
     """
     try:
         return np.array([WORDS[text] if text in WORDS else float(text) for text in map(str.lower, values)])
@@ -186,15 +185,14 @@ def _numbers(attribute: str, values: Sequence[str]) -> Float[np.ndarray, " value
 
 
 def _decoded(codes: Features, tables: Mapping[int, np.ndarray]) -> Features:
-    """Return the number that each position stands for, by the table of the column.
+    """Replace positions by numbers, by the table of each column.
 
-    An entry left out by a sparse matrix means the first declared value, necessarily 0 for the column to
-    stay sparse.
+    An entry that a sparse matrix leaves out means the first declared value, which must therefore be 0.
     """
     values, sparse = codes.copy(), isinstance(codes, csr_array)
     if sparse and (dense := [column for column, table in tables.items() if table[0] != 0]):
         raise ValueError(
-            f"expected 0 as the first value of a sparse nominal attribute, not in columns {dense}"
+            f"expected 0 as the first value of sparse nominal attributes, got others in columns {dense}"
         )
     for column, table in tables.items():
         stored = values.data if sparse else values[:, column]
@@ -211,18 +209,18 @@ def fetch_openml(
     sha256: str | None = None,
     cache_folder: str | PathLike | None = None,
 ) -> MultilabelData:
-    """Download a data set of OpenML once, through scikit-learn, which verifies the publisher's checksum.
+    """Download a data set of OpenML by scikit-learn, which keeps the file and verifies OpenML's checksum.
 
     Args:
         data_id: OpenML's number of the data set, which determines the version.
-        labels: names of the label attributes, by default the publisher's targets.
-        sha256: of the content, by :meth:`MultilabelData.sha256`; different content is refused.
-        cache_folder: by default scikit-learn's own folder.
+        labels: names of the label attributes; by default the targets that OpenML declares.
+        sha256: expected :meth:`MultilabelData.sha256`; different content is refused.
+        cache_folder: folder of downloaded files; by default scikit-learn's folder.
 
     Raises:
-        ConnectionError: OpenML could not be reached.
-        ValueError: an unknown data set; a wrong checksum, the publisher's or ``sha256``; labels
-            missing or not binary; an attribute of strings or categories.
+        ConnectionError: OpenML cannot be reached.
+        ValueError: the data set is unknown; a checksum differs; labels are missing or not binary; or an
+            attribute consists of strings or categories.
 
     Examples:
         >>> from lmbm_torch.data import fetch_openml
@@ -233,7 +231,7 @@ def fetch_openml(
 
     home = None if cache_folder is None else str(cache_folder)
     try:
-        # All columns as data: scikit-learn leaves omitted entries of a sparse target undefined.
+        # All columns are fetched as data, because scikit-learn leaves the zeros of a sparse target undefined.
         bunch = sklearn.datasets.fetch_openml(
             data_id=data_id, target_column=None, as_frame=False, parser="liac-arff", data_home=home
         )
@@ -243,13 +241,13 @@ def fetch_openml(
     except ValueError as error:
         raise ValueError(f"data_id: OpenML data set {data_id}: {error}") from error
     if sha256 is not None and data.sha256() != sha256.lower():
-        raise ValueError(f"sha256: OpenML data set {data_id}: expected {sha256}, got {data.sha256()}")
+        raise ValueError(f"sha256: expected {sha256} of OpenML data set {data_id}, got {data.sha256()}")
     return data
 
 
 def _dataset(bunch: Any, labels: Sequence[str] | None) -> MultilabelData:
     names = list(bunch.feature_names)
     chosen = bunch.details.get("default_target_attribute", "").split(",") if labels is None else list(labels)
-    # scikit-learn encodes a nominal value by the position among the declared values.
+    # In ``bunch.data``, a nominal value is the position among the declared values.
     codes = csr_array(bunch.data) if issparse(bunch.data) else bunch.data
     return labels_apart(bunch.details["name"], codes, names, bunch.categories or {}, places(chosen, names))

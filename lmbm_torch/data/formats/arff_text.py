@@ -1,6 +1,6 @@
 """Text of ARFF files: relation, attributes and rows, in the notation of Weka.
 
-No import of torch is needed, so that commands can check names of attributes at once.
+The module does not import torch, because commands must check names of attributes quickly.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lmbm_torch.incoming import lines
 
 _QUOTED = r"""'(?P<one>(?:[^'\\]|\\.)*)'|"(?P<two>(?:[^"\\]|\\.)*)\""""
 _NAME = re.compile(rf"\s*(?:{_QUOTED}|(?P<bare>[^\s{{%]+))\s*", re.DOTALL)
-# A value and its end: a comma, a comment or the end of the line; within braces, behind an index, a brace.
+# Match a value and what ends the value: a comma, a comment, the end of the line or, within braces, a brace.
 _VALUE = re.compile(rf"""\s*(?:{_QUOTED}|(?P<bare>(?!['"])[^,%]*))\s*(?P<end>,|%|$)""", re.DOTALL)
 _BRACED = rf"""(?:{_QUOTED}|(?P<bare>(?!['"])[^,%}}]*))\s*(?P<end>,|\}})"""
 _DECLARED, _STORED = (re.compile(rf"\s*{part}{_BRACED}") for part in ("", r"(?P<index>\d{1,9})\s+"))
 _AFTER = re.compile(r"\s*(%.*)?", re.DOTALL)
-# INTEGER [0,9] of older files has a range.
+# Match a numeric type; older files add a range, such as INTEGER [0,9].
 _NUMBER = re.compile(r"(numeric|real|integer)\s*(\[[^\]]*\])?\s*(%.*)?", re.IGNORECASE | re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
 NUMERIC, TEXT, DATE, RELATIONAL = "numeric", "string", "date", "relational"
@@ -37,12 +37,11 @@ class Content:
     """The content of an ARFF file.
 
     Args:
-        relation: the name, with MEKA's options.
-        attributes: name → the declared values, or one of the kinds of this module.
-        rows: a list by attribute, or in a sparse file a dictionary of the stored values; None for a missing
-            value.
+        relation: the relation's name, with MEKA's options.
+        attributes: for each name the declared values, or the type, which is a constant of this module.
+        rows: for each row a list of values or, in a sparse file, a dictionary; a missing value is None.
         lines: the line number of each row.
-        is_sparse: whether the rows stand in braces.
+        is_sparse: whether the rows are in braces.
     """
 
     relation: str
@@ -52,14 +51,14 @@ class Content:
     is_sparse: bool
 
     def codes(self, name: str, values: Iterable[str | None], lines: Iterable[int]) -> Iterator[float]:
-        """Yield numbers of an attribute, the positions of nominal values, NaN for missing values.
+        """Yield values of an attribute as numbers: positions of nominal values, NaN for missing values.
 
         Args:
             values: some values of the attribute.
             lines: the line number of each value.
 
         Raises:
-            ValueError: a text that is no number, or an undeclared value; the message names the line.
+            ValueError: a value is no number, or is not declared; the message names the line.
         """
         declared = self.attributes[name]
         known = {} if isinstance(declared, str) else {value: float(at) for at, value in enumerate(declared)}
@@ -82,9 +81,9 @@ class Content:
             ValueError: a sparse file, no row, or see :meth:`codes`.
         """
         if self.is_sparse:
-            raise ValueError("expected a dense ARFF file; read_arff (data=arff) reads sparse ones")
+            raise ValueError("expected a dense ARFF file, got a sparse one; use read_arff (data=arff)")
         if not self.rows:
-            raise ValueError("expected at least one row, got none")
+            raise ValueError("expected a table with at least one row, got no row")
         columns = {}
         for number, (name, kind) in enumerate(self.attributes.items()):
             values = [row[number] for row in self.rows]
@@ -97,10 +96,10 @@ def read(file: Path, *, header_alone: bool = False) -> Content:
     """Read an ARFF file.
 
     Args:
-        header_alone: leave out the rows but the first one.
+        header_alone: whether to read only the header and the first row.
 
     Raises:
-        ValueError: no valid ARFF; the message names the line.
+        ValueError: the file is no valid ARFF; the message names the line.
     """
     relation, attributes, is_data, is_sparse = "", [], False, False
     rows: list[Any] = []
@@ -131,10 +130,10 @@ def read(file: Path, *, header_alone: bool = False) -> Content:
             except ValueError as error:
                 raise ValueError(f"line {found.number}: {error}") from error
     if not is_data or not attributes:
-        raise ValueError(f"expected {'attributes' if is_data else '@data'}, got none")
+        raise ValueError(f"expected a line {'@attribute' if is_data else '@data'}, got no such line")
     counts = Counter(name for name, _ in attributes)
     if twice := sorted(name for name, count in counts.items() if count > 1):
-        raise ValueError(f"expected each attribute once, got {twice} more than once")
+        raise ValueError(f"expected distinct names of attributes, got {twice} more than once")
     return Content(relation, dict(attributes), rows, numbers, is_sparse)
 
 
@@ -148,7 +147,7 @@ def _attribute(text: str) -> tuple[str, tuple[str, ...] | str]:
     if kind.startswith("{"):
         values = [_text(each) for each in _fields(_DECLARED, kind, 1)]
         if not {"", None}.isdisjoint(values) or len({*values}) < len(values):
-            raise ValueError(f"attribute {name!r}: expected values in braces, each once, got {kind[:40]!r}")
+            raise ValueError(f"attribute {name!r}: expected distinct values in braces, got {kind[:40]!r}")
         return name, tuple(map(str, values))
     word = kind.partition(" ")[0].lower()
     if word not in (TEXT, DATE, RELATIONAL):
@@ -159,14 +158,14 @@ def _attribute(text: str) -> tuple[str, tuple[str, ...] | str]:
 
 def _row(text: str, count: int, is_sparse: bool) -> list[str | None] | dict[int, str | None]:
     if text.startswith("{") != is_sparse:
-        raise ValueError(f"expected a row {'in' if is_sparse else 'without'} braces, as the first one is")
+        raise ValueError(f"expected a row {'in' if is_sparse else 'without'} braces, like the first row")
     if is_sparse:
         is_empty = text[1:].lstrip().startswith("}")
         pairs = [] if is_empty else [(int(each["index"]), _text(each)) for each in _fields(_STORED, text, 1)]
         row = dict(pairs)
         if len(row) < len(pairs) or any(index >= count for index in row):
             raise ValueError(
-                f"expected indices from 0 to {count - 1}, each once, got {[at for at, _ in pairs]}"
+                f"expected distinct indices from 0 to {count - 1}, got {[at for at, _ in pairs]}"
             )
         values = [*row.values()]
     else:

@@ -1,6 +1,6 @@
-"""Rows of CSV files as texts, whatever the separator and whatever program wrote them.
+"""Rows of CSV files as texts, with a separator that is found in the file.
 
-No import of torch is needed, so that commands can check names of columns at once.
+The module does not import torch, because commands must check names of columns quickly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DELIMITERS = (",", ";", "\t", "|")
 ROWS_TO_SNIFF = 50
 DAMAGE = (csv.Error, *UNREADABLE)
 """Exceptions of unreadable files, besides ValueError."""
-# The first line by which programs tell Excel the separator.
+# Match a first line such as "sep=;", by which some programs tell Excel the separator.
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE | re.DOTALL)
 
 
@@ -34,9 +34,9 @@ class Delimited:
     """The open rows of a CSV file.
 
     Args:
-        names: of the columns, from the first line.
-        delimiter: between values.
-        rows: of the other lines, one value a column.
+        names: names of the columns, from the first line.
+        delimiter: character between values.
+        rows: rows of the other lines, with one value for each column.
     """
 
     names: list[str]
@@ -51,16 +51,16 @@ def opened(
     """Open a CSV file, plain or compressed.
 
     Args:
-        delimiter: between values; by default of a first line ``sep=;``, else the entry of :data:`DELIMITERS`
-            by which the first rows have the same number of values, more than one; else a comma, or a tab in
-            .tsv files.
+        delimiter: character between values. The default is taken from a first line ``sep=;``, else the entry
+            of :data:`DELIMITERS` that splits the first rows into equally many values, at least two; otherwise
+            a comma, or a tab in .tsv files.
         expected: the delimiter to try first.
         encoding: see :func:`~lmbm_torch.incoming.encoding_of`.
 
     Raises:
-        csv.Error: quotes that do not fit.
-        ValueError: columns without a name or of the same name; on reading rows, another number of values; the
-            message names the line.
+        csv.Error: quotes are not closed.
+        ValueError: a column has no name, or two columns have the same name; or, on reading rows, a row has
+            more or fewer values than there are columns; the message names the line.
     """
     given: Any = delimiter
     if given is not None and (not isinstance(given, str) or len(given) != 1 or given in '\r\n"'):
@@ -92,7 +92,7 @@ def columns(found: Delimited) -> dict[str, np.ndarray]:
     """
     cells = [*found.rows]
     if not cells:
-        raise ValueError("expected at least one row, got none")
+        raise ValueError("expected a table with at least one row, got no row")
     has_comma = found.delimiter != ","
     columns = (
         as_numbers([None if text in MISSING else text for text in map(str.strip, each)], has_comma)
@@ -102,9 +102,9 @@ def columns(found: Delimited) -> dict[str, np.ndarray]:
 
 
 def _sniffed(head: Sequence[str], expected: str | None, usual: str) -> str:
-    """Return the delimiter on which the first rows agree, or else most of the first rows.
+    """Return the delimiter that splits all, or else most, of the first rows into equally many values.
 
-    With the delimiter of most rows, an error names the rows that differ.
+    If some rows differ, reading these rows raises an error that names the line.
     """
     of_most: dict[str, int] = {usual: 0}
     for delimiter in dict.fromkeys([*filter(None, [expected]), usual, *DELIMITERS]):
@@ -112,7 +112,7 @@ def _sniffed(head: Sequence[str], expected: str | None, usual: str) -> str:
             rows = [row for row in csv.reader(head, delimiter=delimiter) if row]
         except csv.Error:
             continue
-        # The last line may be an incomplete row.
+        # The last of the lines read so far may be an incomplete row.
         widths = {len(row) for row in (rows[:-1] if len(head) == ROWS_TO_SNIFF else rows)}
         if len(widths) == 1 and widths != {1}:
             return delimiter
@@ -131,7 +131,7 @@ def _rows(reader: Any, skipped: int, count: int) -> Iterator[list[str]]:
 
 
 def _read(reader: Any, skipped: int) -> Iterator[list[str]]:
-    """Yield the rows of a reader; word the reader's own limit of a cell with the number of the line."""
+    """Yield the rows of a reader; add the number of the line to the reader's errors."""
     try:
         yield from reader
     except csv.Error as error:
@@ -140,6 +140,6 @@ def _read(reader: Any, skipped: int) -> Iterator[list[str]]:
         if "field limit" not in str(error):
             raise csv.Error(f"{line}: {error}") from error
         raise ValueError(
-            f"{line}: expected cells of at most {limit} characters, got a longer one; "
-            "csv.field_size_limit of Python's csv module raises that"
+            f"{line}: expected cells of at most {limit} characters, got a longer cell; "
+            "csv.field_size_limit(…) of Python's csv module raises this limit"
         ) from error

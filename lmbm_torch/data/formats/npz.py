@@ -19,9 +19,9 @@ from lmbm_torch.files import reading
 from lmbm_torch.incoming import check_archive, read_header
 
 _DAMAGE = (
-    # RuntimeError also for a compression unknown to zipfile.
+    # zipfile raises RuntimeError, too, for instance for an unknown compression.
     *(OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error),
-    # Arrays of another shape or type than expected.
+    # Arrays with an unexpected shape or type lead to these exceptions.
     *(IndexError, OverflowError, TypeError),
 )
 _CSR_PARTS = ("data", "indices", "indptr", "shape")
@@ -30,20 +30,19 @@ _CSR_PARTS = ("data", "indices", "indptr", "shape")
 def read_npz(path: str | PathLike, num_labels: int | None = None) -> MultilabelData:
     """Read ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y`` of data without a split.
 
-    Each array is a matrix, images ``(n, height, width)`` or images ``(n, channels, height, width)``, whose
-    numbers become features ``pixel_0`` and so on, or CSR parts ``<name>_data``, ``<name>_indices``,
-    ``<name>_indptr`` and ``<name>_shape``; labels are made dense. ``label_names`` and ``feature_names`` are
-    read if present. Types without loss in float32 become float32, the rest float64. Nothing is ever
-    unpickled.
+    Features are a matrix, or images ``(n, height, width)`` or ``(n, channels, height, width)``, whose pixels
+    become features ``pixel_0`` and so on. A sparse matrix is stored as its CSR parts ``<name>_data``,
+    ``<name>_indices``, ``<name>_indptr`` and ``<name>_shape``; labels are made dense. ``label_names`` and
+    ``feature_names`` are read if present. Types without loss in float32 become float32, others float64.
+    Nothing is unpickled.
 
     Args:
-        num_labels: number of labels of new rows without known labels: in an archive of ``x`` alone, all
-            labels are then NaN.
+        num_labels: number of labels for an archive with only ``x`` (new rows); all labels are then NaN.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: a truncated or corrupted archive; missing arrays; labels other than 0, 1 or NaN, such as
-            class numbers. The message names the file.
+        ValueError: the archive is truncated or corrupted; an array is missing; or a label is not 0, 1 or NaN,
+            but, for instance, a class index. The message names the file.
 
     Examples:
         >>> import tempfile, pathlib
@@ -64,18 +63,18 @@ def read_npz(path: str | PathLike, num_labels: int | None = None) -> MultilabelD
 
 @contextmanager
 def open_archive(path: str | PathLike, argument: str = "path") -> Iterator[NpzFile]:
-    """Open the arrays of a file after comparing checksums, so no damaged header is ever interpreted.
+    """Open the arrays of a file after a comparison of checksums; no damaged header is interpreted.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: a truncated or corrupted archive, or arrays of other names, shapes or types than expected.
+        ValueError: the archive is truncated or corrupted, or arrays have unexpected names, shapes or types.
             The message names argument and file.
     """
     with reading(path, *_DAMAGE, argument=argument) as file:
         with zipfile.ZipFile(file) as checked:
             check_archive(file, checked)
             if damaged := checked.testzip():
-                raise ValueError(f"{damaged} is corrupted")
+                raise ValueError(f"expected an undamaged archive, got the corrupted entry {damaged}")
             for entry in checked.infolist():
                 try:
                     with checked.open(entry) as stream:
@@ -87,7 +86,7 @@ def open_archive(path: str | PathLike, argument: str = "path") -> Iterator[NpzFi
 
 
 def _part(name: str, archive: NpzFile, suffix: str, num_unknown: int | None = None) -> MultilabelData:
-    """Return the arrays of a part, or ``num_unknown`` labels of NaN in place of stored labels."""
+    """Return a part of the data; with ``num_unknown``, all labels are NaN and stored labels are not read."""
     features = _matrix(archive, "x" + suffix)
     if num_unknown is not None:
         labels = np.full((features.shape[0], num_unknown), np.nan)
@@ -112,7 +111,7 @@ def _matrix(archive: NpzFile, name: str) -> Features:
 
 def _from_csr_parts(archive: NpzFile, name: str) -> csr_array:
     if missing := [f"{name}_{part}" for part in _CSR_PARTS if f"{name}_{part}" not in archive]:
-        raise ValueError(f"expected the array {name} or its CSR parts, found no {missing}")
+        raise ValueError(f"expected the array {name} or its CSR parts in the file, got no array {missing}")
     values, indices, indptr, shape = (archive[f"{name}_{part}"] for part in _CSR_PARTS)
     for part, places in (("indices", indices), ("indptr", indptr), ("shape", shape)):
         if places.dtype.kind not in "iu":

@@ -21,18 +21,18 @@ def read_svmlight(
     num_features: int | None = None,
     zero_based: bool = False,
 ) -> MultilabelData:
-    r"""Read ``2,5 1:0.3 7:1`` lines (scikit-learn's reader, plain, .gz or .bz2), all rows as training part.
+    r"""Read a file of lines such as ``2,5 1:0.3 7:1`` (plain, .gz or .bz2); all rows become training rows.
 
     Args:
-        labels: the numbers that stand for labels, in the order of the columns; by default all occurring
-            numbers, ascending. Give ``labels`` and ``num_features`` when a test file is to be added.
-        num_features: by default the largest index that occurs.
+        labels: the numbers of the labels, in the order of the columns; by default all numbers in the file,
+            ascending. If you add a test file later, give ``labels`` and ``num_features``.
+        num_features: number of features; by default the largest index in the file.
         zero_based: whether features count from 0; the LIBSVM collection counts from 1.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: an unparsable line; a label outside ``labels``; an index of
-            ``num_features`` or more. The message names the file.
+        ValueError: a line cannot be parsed, a label is not in ``labels``, or an index is too large for
+            ``num_features``. The message names the file.
 
     Examples:
         >>> import tempfile, pathlib
@@ -55,7 +55,7 @@ def read_svmlight(
                     zero_based=zero_based,  # pyright: ignore[reportArgumentType]  # guessed from "auto"
                 )
             except (ValueError, OverflowError) as error:
-                # Of a line, or of the whole file after the last line.
+                # The error belongs to the last line that was read, or to the whole file.
                 words = str(error) or type(error).__name__
                 raise ValueError(
                     words if words.startswith("line ") else f"line {found.number}: {words}"
@@ -63,7 +63,7 @@ def read_svmlight(
         occurring = {label for labels_of_row in label_sets for label in labels_of_row}
         columns = sorted(occurring) if labels is None else list(labels)
         if unknown := sorted(occurring - set(columns)):
-            raise ValueError(f"labels: expected every label of the file, got none for {unknown[:5]}")
+            raise ValueError(f"labels: expected all labels of the file, got a list without {unknown[:5]}")
         check_dense("labels", len(label_sets), len(columns), "are these numbers to be predicted, not labels?")
         column = {label: index for index, label in enumerate(columns)}
         indicator = np.zeros((len(label_sets), len(columns)), dtype=np.float32)
@@ -76,7 +76,7 @@ def read_svmlight(
 
 
 class _Lines:
-    """Lines of text as a stream of bytes, which scikit-learn recognises by the method ``read``."""
+    """Lines of text as a stream of bytes; scikit-learn takes objects with a method ``read`` for streams."""
 
     def __init__(self, found: LimitedLines[str]) -> None:
         self._found = found

@@ -27,14 +27,14 @@ from lmbm_torch.incoming import check_growth, ending, title
 
 
 def is_table(path: str | PathLike) -> bool:
-    """Return whether the ending of a file, apart from a compression, is in :data:`ENDINGS`."""
+    """Return whether the ending of a file name, without .gz or .bz2, is in :data:`ENDINGS`."""
     return ending(Path(path)) in ENDINGS
 
 
 def open_table(
     source: Any, delimiter: str | None = None, expected: str | None = None, encoding: str | None = None
 ) -> Table:
-    """Open a table from a file, .csv, .tsv, dense .arff (each also .gz or .bz2) or .parquet, or a data frame.
+    """Open a data frame or a file: .csv, .tsv, dense .arff (each also with .gz or .bz2) or .parquet.
 
     A CSV file starts with a line of names, behind a line ``sep=;`` if there is one. A column is numeric if
     every value that is not missing is a number, else a column of texts. If values are separated by another
@@ -43,13 +43,14 @@ def open_table(
 
     Args:
         delimiter, expected: see :func:`~lmbm_torch.data.formats.delimited.opened`.
-        encoding: of a text file; by default UTF-8, or with a warning the encoding of Windows.
+        encoding: encoding of a text file; by default UTF-8 or, with a warning, the encoding of Windows.
 
     Raises:
         FileNotFoundError: the file does not exist.
         TypeError: ``source`` is neither a path nor a data frame.
-        ValueError: another ending; an unreadable file; no row; columns without a name or of the same
-            name; a column of values neither numbers nor texts. The message names the source.
+        ValueError: the ending is not in :data:`ENDINGS`; the file is unreadable or has no row; a column has
+            no name, or two columns have the same name; or a column has values that are neither numbers nor
+            texts. The message names the source.
     """
     if is_frame(source) or isinstance(source, Table):
         return open_frame(source)
@@ -72,11 +73,11 @@ def open_table(
 def cells(
     path: str | PathLike, names: Sequence[str], delimiter: str | None = None, encoding: str | None = None
 ) -> dict[str, list[str]]:
-    """Return the cells of named columns of a CSV file as written: ``007`` stays ``007``.
+    """Return the cells of named columns of a CSV file as texts: ``007`` stays ``007``.
 
     Args:
-        names: columns; names that the file does not have are left out.
-        delimiter: found by :func:`open_table`; None for sources without cells, with an empty result.
+        names: names of columns; names of columns that the file does not have are left out.
+        delimiter: the delimiter that :func:`open_table` found; None (no CSV file) gives an empty result.
         encoding: see :func:`open_table`.
     """
     if delimiter is None:
@@ -123,47 +124,45 @@ def read_table(
     test_splitter: Splitter = stratified_split,
     **options: Any,
 ) -> MultilabelData:
-    """Read a table, .csv, .tsv, dense .arff or a data frame, and optionally another table for testing.
+    """Read a table from a file or a data frame, and optionally another table for testing.
 
     Every column that is neither a label nor ignored is encoded by
-    :func:`~lmbm_torch.data.tables.encoding.fit_encoding`. ``data.schema`` records how, so new rows can be
-    read in the same way.
+    :func:`~lmbm_torch.data.tables.encoding.fit_encoding`. ``data.schema`` keeps the encoding for new rows.
 
     Args:
-        train: the table of the training part, as :func:`open_table` takes it.
-        labels: names of columns, or patterns such as ``tag_*``, in the order of the labels; values are 0, 1,
-            true, false, yes, no, or missing; ``x`` or empty; names of labels, as ``red;blue`` or an array of
-            JSON; or one of several classes, each of which becomes a label ``colour=red``, see
-            :func:`~lmbm_torch.data.tables.labels.fit_labels`.
-        test: a table with the same columns, for testing only.
-        test_fraction: share of the completely labelled rows of ``train`` to hold out for testing; only
-            without ``test``.
-        seed: of the rows to hold out.
-        groups: a column of group names, such as numbers of patients; not a feature. All
-            rows of a group are held out or none. Groups with missing labels stay. Each label
-            keeps its proportion.
-        id_columns: names or patterns of columns that name the rows, repeated in predictions; not features.
+        train: the table of the training part: a file or a data frame for :func:`open_table`.
+        labels: names of columns, or patterns such as ``tag_*``, in the order of the labels. The values of a
+            column are 0, 1, true, false, yes, no, or missing; or ``x`` and empty; or names of labels, such as
+            ``red;blue`` or an array of JSON; or classes, each of which becomes a label such as
+            ``colour=red``, see :func:`~lmbm_torch.data.tables.labels.fit_labels`.
+        test: a table with the same columns, used only for testing.
+        test_fraction: without ``test``, share of the completely labelled rows to hold out for testing.
+        seed: seed of the choice of rows to hold out.
+        groups: a column with the group of each row, such as the number of a patient; not a feature. Either
+            all rows of a group are held out, or none. Groups with missing labels are not held out. Each label
+            has about the same proportion in both parts.
+        id_columns: names or patterns of columns that identify rows; predictions repeat them; no features.
         missing_labels: ``"unknown"`` for NaN, which training can handle; ``"negative"`` for 0, for tables
-            that mark true labels and leave the rest empty. Unmarked positives are then errors, against which
-            negatives can be given less weight (``class_weight={0: 0.3}`` of the estimators).
-        delimiter, encoding: of CSV files; by default detected.
-        label_words: two other words for 0 and 1 in columns of labels.
-        label_separator: between names of labels in one column; by default a semicolon.
-        label_classes: names or patterns of columns of labels with one of several classes; by default columns
-            of repeated texts.
-        uncertain: meaning of −1 in training: ``"zeros"``, ``"ones"``, ``"ignored"`` (NaN) or
-            ``"self_trained"`` (NaN, and ``data.uncertain`` for
+            that mark true labels and leave all other cells empty. If some positives are not marked, a smaller
+            weight of negatives helps (``class_weight={0: 0.3}`` of the estimators).
+        delimiter, encoding: delimiter and encoding of CSV files; by default detected.
+        label_words: two further words for 0 and 1 in columns of labels.
+        label_separator: text between names of labels in one column; by default a semicolon.
+        label_classes: names or patterns of label columns that have one of several classes in each row; by
+            default label columns of repeated texts.
+        uncertain: how −1 (an uncertain label) is trained: as ``"zeros"``, as ``"ones"``, as missing
+            (``"ignored"``), or as a prediction of a first fit (``"self_trained"``, for
             :meth:`~lmbm_torch.prediction.predictor.Predictor.fit`). No row with −1 is held out for testing,
-            and a ``test`` table has NaN there.
-        test_splitter: holds out rows if there are no ``groups``: ``stratified_split``, ``iterative_split``,
-            which keeps the proportion of rare labels, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
-        options: of :class:`~lmbm_torch.data.tables.encoding.TableOptions`: ``text``, ``image`` and others.
+            and −1 becomes NaN in a ``test`` table.
+        test_splitter: how rows are held out without ``groups``: ``stratified_split``, ``random_split`` or,
+            for rare labels, ``iterative_split`` of :mod:`lmbm_torch.data.splits`.
+        options: arguments of :class:`~lmbm_torch.data.tables.encoding.TableOptions`, such as ``text``.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        TypeError: neither a path nor a data frame, or an unknown option.
-        ValueError: errors of the functions named above; both ``test`` and ``test_fraction``; another value of
-            ``missing_labels``.
+        TypeError: ``train`` or ``test`` is neither a path nor a data frame, or an option is unknown.
+        ValueError: a function named above refuses the table; ``test`` and ``test_fraction`` are both given;
+            or ``missing_labels`` is unknown.
 
     Examples:
         >>> import pandas as pd
@@ -176,7 +175,7 @@ def read_table(
     if missing_labels not in ("unknown", "negative"):
         raise ValueError(f"missing_labels: expected 'unknown' or 'negative', got {missing_labels!r}")
     if test is not None and test_fraction:
-        raise ValueError(f"test_fraction: expected 0 beside a test table, got {test_fraction}")
+        raise ValueError(f"test_fraction: expected 0, because a test table is given, got {test_fraction}")
     table = open_table(train, delimiter, encoding=encoding)
     with naming(table):
         label_columns = matching("labels", labels, list(table.columns))
@@ -207,7 +206,7 @@ def read_table(
         return data.with_split(np.flatnonzero(~tested), np.flatnonzero(tested))
     test_table = open_table(test, delimiter, schema.delimiter, encoding)
     if absent := [name for name in label_columns if name not in test_table.columns]:
-        raise ValueError(f"test: expected a column for each label, got none named {absent}")
+        raise ValueError(f"test: expected a column for each label, got a table without the columns {absent}")
     test_table = _with_labels(test_table, schema)
     if missing_labels == "negative":
         with naming(test_table):
@@ -218,15 +217,15 @@ def read_table(
 def new_rows(
     source: str | PathLike | Any, schema: Schema, delimiter: str | None = None, *, labelled: bool = True
 ) -> MultilabelData:
-    """Read rows of another table by a schema, all as training part.
+    """Read new rows from a table by a schema; all rows become training rows.
 
     Labels without a column are NaN.
 
     Args:
-        labelled: read the labels; otherwise all labels are NaN, whatever the table has.
+        labelled: whether to read the labels; if not, all labels are NaN.
 
     Raises:
-        The errors of :func:`open_table` and of :class:`~lmbm_torch.data.tables.schema.Schema`.
+        ValueError: see :func:`open_table` and :class:`~lmbm_torch.data.tables.schema.Schema`.
     """
     table = open_table(source, delimiter, schema.delimiter)
     if labelled:
@@ -255,11 +254,11 @@ def groups_of(table: Table, column: str) -> np.ndarray:
     """Return the group of each row, (rows,), as texts.
 
     Raises:
-        ValueError: an unknown column, or a row without a group.
+        ValueError: the table has no such column, or a row has no group.
     """
     if column not in table.columns:
-        raise ValueError(f"groups: expected the name of a column, got {column!r}")
+        raise ValueError(f"groups: expected the name of a column of the table, got {column!r}")
     values = table.columns[column]
     if absent := int(is_missing(values).sum()):
-        raise ValueError(f"groups: expected a group for every row, got none for {absent} in {column!r}")
+        raise ValueError(f"groups: expected a group in each row, got {absent} empty cells in {column!r}")
     return np.array(as_texts(values))

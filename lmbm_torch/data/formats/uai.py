@@ -1,9 +1,8 @@
-"""Models and evidence in the format of the UAI inference competitions, which most solvers of graphical models
-read.
+"""Models and evidence in the file format of the UAI inference competitions.
 
-A model is a Markov network, p(y) ∝ Π_c table_c(y_c), with tables over sets c of variables, the last variable
-running fastest; or a Bayesian network, whose tables are P(last variable | the others). A zero in a table
-forbids labellings: its logarithm is −∞.
+Most solvers for graphical models read this format. A model is a Markov network, p(y) ∝ Π_c table_c(y_c), with
+tables over sets c of variables, in which the last variable changes fastest; or a Bayesian network, whose
+tables are P(last variable | the other variables). A zero forbids labellings: the log-potential is −∞.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ __all__ = ["read_evidence", "read_uai", "write_evidence", "write_uai"]
 # The largest |log-potential| in a file: its exponential neither overflows nor underflows.
 LARGEST = 700.0
 _COMMENT = re.compile(r"(#|//|^\s*c\s).*", re.DOTALL)
-# Entries of all tables of a file, about 25 bytes each.
+# Largest number of entries in all tables of a file; an entry takes about 25 bytes.
 MAX_ENTRIES = 10**7
 
 
 def read_uai(path: str | PathLike, evidence: str | PathLike | None = None) -> FactorEnergy:
-    """Read a Markov or Bayesian network of variables of any numbers of values, in float64.
+    """Read a Markov or Bayesian network, whose variables may have any number of values, in float64.
 
     Args:
-        evidence: a file of observed values, see :func:`read_evidence`; labellings that disagree are
-            forbidden, and the log partition is the logarithm of the competitions' PR. A file of several sets
-            of observations gives as many examples, otherwise the batch has one example.
+        evidence: a file of observed values, see :func:`read_evidence`. Labellings that disagree with the
+            observations are forbidden, and the log partition is log P(evidence), the task PR of the
+            competitions. A file with several sets of observations gives one example for each set.
 
     Raises:
         FileNotFoundError: a file does not exist.
-        ValueError: no valid file; another kind of network than MARKOV or BAYES; values that are negative or
+        ValueError: the file is not valid; the network is neither MARKOV nor BAYES; or a value is negative or
             not finite. The message names the file.
 
     Examples:
@@ -65,7 +64,7 @@ def read_uai(path: str | PathLike, evidence: str | PathLike | None = None) -> Fa
 
 
 def _network(tokens: _Tokens) -> FactorEnergy:
-    """Return the energy of a file's words."""
+    """Return the energy that the words of a file describe."""
     if (kind := tokens.next("the kind of network")).upper() not in ("MARKOV", "BAYES"):
         raise ValueError(f"network: expected MARKOV or BAYES, got {kind[:20]!r}")
     num_labels = tokens.count("the number of variables")
@@ -90,19 +89,19 @@ def _network(tokens: _Tokens) -> FactorEnergy:
 
 
 def write_uai(path: str | PathLike, energy: AsFactors, mode: Mode = "x") -> None:
-    """Write one example as a Markov network: a table for each label, and for each scope.
+    """Write one example as a Markov network: a table for each label, and a table for each scope.
 
-    A constant goes into the table of the first label; −∞ is written as 0. The energy read back has the same
-    scores, up to round-off of about 1e-16 times the number of tables.
+    A constant is added to the table of the first label; −∞ is written as 0. If the file is read again, the
+    scores are the same up to round-off of about 1e-16 times the number of tables.
 
     Args:
         mode: see :func:`lmbm_torch.files.replacing`.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        TypeError: an energy of another kind, see :func:`lmbm_torch.energies.to_factors`.
-        ValueError: more than one example; NaN, infinity, or log-potentials beyond ±700, with exponentials no
-            float64 holds; tables of more than ten million entries together.
+        TypeError: the energy cannot be converted, see :func:`lmbm_torch.energies.to_factors`.
+        ValueError: there is more than one example; log-potentials are NaN, infinite or beyond ±700, where the
+            exponential overflows; or all tables together have more than ten million entries.
 
     Examples:
         >>> import tempfile, pathlib
@@ -120,7 +119,7 @@ def write_uai(path: str | PathLike, energy: AsFactors, mode: Mode = "x") -> None
         raise ValueError(f"energy: expected one example, got {energy.batch_size}; try energy.select([0])")
     sizes = [len(clique) for clique in getattr(energy, "cliques", ())]
     if (entries := sum(2**size for size in sizes)) > MAX_ENTRIES:
-        raise ValueError(f"energy: expected tables of at most {MAX_ENTRIES} entries, got {entries}")
+        raise ValueError(f"energy: expected tables of at most {MAX_ENTRIES} entries in all, got {entries}")
     (graph,) = to_factors(energy).without_constants().examples()
     structure, values = graph.structure, graph.table[0].detach().cpu().double().numpy()
     finite = np.abs(values[np.isfinite(values)])
@@ -140,18 +139,18 @@ def write_uai(path: str | PathLike, energy: AsFactors, mode: Mode = "x") -> None
 
 
 def read_evidence(path: str | PathLike, num_states: Sequence[int]) -> Float[Tensor, "samples labels"]:
-    """Read observed values as ``known`` of the inference routines: a state, NaN where unobserved.
+    """Read observed values as the argument ``known`` of inference routines: NaN for unobserved variables.
 
-    Files of 2014 and later hold a set of observations, the size first; older files start with the number of
-    sets. A file that can be read as either is taken for a newer file.
+    Files since 2014 hold one set of observations and start with its size; older files start with the number
+    of sets. A file that is valid in both forms is read in the newer form.
 
     Args:
-        num_states: of each variable.
+        num_states: the number of values of each variable.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: no valid file; an unknown variable, a variable observed twice, or a value that the
-            variable does not have. The message names the file.
+        ValueError: the file is not valid, a variable is unknown or observed twice, or a variable has no such
+            value. The message names the file.
 
     Examples:
         >>> import tempfile, pathlib
@@ -167,7 +166,7 @@ def read_evidence(path: str | PathLike, num_states: Sequence[int]) -> Float[Tens
         first = tokens.count("the number of observations")
         is_new = len(words) == 1 + 2 * first
         if not is_new and first >= len(words):
-            raise ValueError(f"expected {first} sets of observations, but the file ends")
+            raise ValueError(f"expected {first} sets of observations, got fewer before the end of the file")
         known = torch.full((1 if is_new else first, num_labels), torch.nan, dtype=torch.float64, device="cpu")
         for row in known:
             for _ in range(first if is_new else tokens.count("the number of observations")):
@@ -184,11 +183,11 @@ def read_evidence(path: str | PathLike, num_states: Sequence[int]) -> Float[Tens
 
 
 def write_evidence(path: str | PathLike, known: Known, mode: Mode = "x") -> None:
-    r"""Write the known labels of one example, states or NaN of shape (1, labels), in the form of 2014.
+    r"""Write the known labels of one example, shape (1, labels), NaN if unknown, in the form of 2014.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        ValueError: another shape, or values that are no whole numbers of at least 0.
+        ValueError: the shape is not (1, labels), or values are not whole numbers of at least 0.
 
     Examples:
         >>> import tempfile, pathlib
@@ -214,15 +213,15 @@ def _words(file: Path) -> list[str]:
 
 
 def _number(what: str, word: str) -> float:
-    """Return a number in the notation of C; Python's own notation also has underscores and other digits."""
+    """Return a number in the notation of C; Python's ``float`` would accept underscores and other digits."""
     if word.isascii() and "_" not in word:
         with suppress(ValueError):
             return float(word)
-    raise ValueError(f"{what}: expected numbers, got {word[:20]!r}")
+    raise ValueError(f"{what}: expected a number, got {word[:20]!r}")
 
 
 class _Tokens:
-    """The words of a file in order, with errors that name the expected content."""
+    """A reader of the words of a file, with errors that name the expected content."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
@@ -230,13 +229,13 @@ class _Tokens:
 
     def next(self, what: str) -> str:
         if self._next >= len(self._words):
-            raise ValueError(f"expected {what}, but the file ends")
+            raise ValueError(f"expected {what}, got the end of the file")
         self._next += 1
         return self._words[self._next - 1]
 
     def count(self, what: str) -> int:
         word = self.next(what)
-        # Not int() alone, which accepts underscores and signs.
+        # int() would also accept underscores and signs.
         if not (word.isascii() and word.isdigit() and len(word) < 10):
             raise ValueError(f"expected {what}, got {word[:20]!r}")
         return int(word)
@@ -253,7 +252,7 @@ class _Tokens:
     def variables(self, what: str, num_labels: int) -> tuple[int, ...]:
         clique = tuple(self.variable(what, num_labels) for _ in range(self.count(what)))
         if len({*clique}) < len(clique):
-            raise ValueError(f"expected {what} once each, got {clique[:20]}")
+            raise ValueError(f"{what}: expected distinct numbers, got {clique[:20]}")
         return clique
 
     def table(self, number: int, size: int) -> np.ndarray:
@@ -263,7 +262,7 @@ class _Tokens:
             raise ValueError(f"expected the size of {what} to be {size}, got {entries}")
         words = self._words[self._next : self._next + entries]
         if len(words) < entries:
-            raise ValueError(f"expected {entries} values of {what}, but the file ends")
+            raise ValueError(f"expected {entries} values of {what}, got fewer before the end of the file")
         self._next += entries
         values = np.array([_number(what, word) for word in words])
         if (wrong := values[~((values >= 0) & (values < np.inf))]).size:

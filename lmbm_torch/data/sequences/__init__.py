@@ -1,1 +1,1 @@
-"""Labelled sequences: the record and the readers."""
+"""Labelled sequences: the class of data sets, and readers."""

@@ -1,6 +1,6 @@
-"""Sequences from files of columns (CoNLL): tags to learn, and features of the other columns.
+"""Sequences from files of columns (CoNLL): tags to learn, and features from the other columns.
 
-A file has one token a line and a blank line between sequences.
+A file has one token per line, and a blank line between sequences.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lmbm_torch.shapes import Bool, Int
 DOCUMENT = "-DOCSTART-"
 """The beginning of a line without a token."""
 BLANKS = " \t"
-# Numbers of tokens, and of multi-word tokens and empty nodes, in CoNLL-U.
+# Match the first column of CoNLL-U: numbers of tokens, and numbers such as 1-2 and 1.1 of lines to leave out.
 IDENTIFIER, SPAN = re.compile("[1-9][0-9]*"), re.compile("[0-9]+[-.][0-9]+")
 
 
@@ -35,12 +35,12 @@ class Tokens:
     """The tokens of a file.
 
     Args:
-        rows: the values of each token, the same number for all tokens.
-        start: where the tokens of each sequence begin, and the number of tokens.
+        rows: the values of each token; all tokens have equally many values.
+        start: the index of the first token of each sequence, then the number of tokens.
         lines: line number of each token, from 1, for messages.
         documents: the number of each sequence's document, from 0; a line ``-DOCSTART-`` or ``# newdoc``
             begins a document.
-        separator: between values, a tab or a space.
+        separator: separator of the values, a tab or a space.
     """
 
     rows: list[list[str]]
@@ -61,16 +61,16 @@ class Tokens:
 def read_columns(path: str | PathLike) -> Tokens:
     """Read a file of values separated by tabs or, if the first line has no tab, by blanks.
 
-    Lines that begin with ``-DOCSTART-`` end a sequence and are left out. So are comments, which begin with
-    ``#`` and stand in front of a sequence: lines of another number of values, and lines like ``# id 1`` whose
-    last value no other line has in that column.
+    Lines that begin with ``-DOCSTART-`` end a sequence and are left out. Comments are left out, too: lines
+    before a sequence that begin with ``#`` and have a different number of values, or, such as ``# id 1``,
+    have a last value that no other line has in that column.
 
-    Lines of multi-word tokens and empty nodes, as ``1-2`` and ``1.1`` in the first column of CoNLL-U, are
-    left out too, in files whose other lines number the tokens of each sequence 1, 2, 3 and so on.
+    If the first column numbers the tokens of each sequence 1, 2, 3 and so on (CoNLL-U), lines of multi-word
+    tokens (``1-2``) and of empty nodes (``1.1``) are also left out.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: a file without tokens, or a line with another number of values than the first line; the
+        ValueError: the file has no tokens, or a line has more or fewer values than the first line; the
             message names the file and the line.
     """
     with reading(path, *UNREADABLE) as file, lines(file) as found:
@@ -98,15 +98,15 @@ def read_columns(path: str | PathLike) -> Tokens:
             rows.append(row)
             numbers.append(number)
         if not rows:
-            raise ValueError("expected lines with tokens, got blank lines, comments and -DOCSTART- alone")
-    # Several blank lines end one sequence.
+            raise ValueError("expected lines with tokens, got only blank lines, comments and -DOCSTART-")
+    # np.unique, because several blank lines in a row end only one sequence.
     begins = np.unique([*start, len(rows)]).astype(np.int64)
     of_each = np.searchsorted(np.unique(documents), begins[:-1], side="right") - 1
     return _numbered(Tokens(rows, begins, numbers, of_each, separator))
 
 
 def _numbered(tokens: Tokens) -> Tokens:
-    """Return the tokens without lines such as ``1-2`` and ``1.1``, if all others are numbered from 1 on."""
+    """Return the tokens without lines such as ``1-2`` and ``1.1`` if the other lines count from 1 on."""
     are_ids = np.array([IDENTIFIER.fullmatch(row[0]) is not None for row in tokens.rows])
     before = np.concatenate([[0], are_ids.cumsum()])
     start = before[tokens.start]
@@ -128,17 +128,17 @@ def _is_token(line: str) -> bool:
 
 
 def _split(line: str, separator: str) -> list[str]:
-    # Not at a no-break space, which is a part of a token.
+    # str.split would also split at a no-break space, which belongs to a token.
     return line.split("\t") if separator == "\t" else re.split(f"[{BLANKS}]+", line.strip(BLANKS))
 
 
 def write_columns(
     path: str | PathLike, tokens: Tokens, added: Sequence[Sequence[str]], mode: Mode = "x"
 ) -> None:
-    """Write a file of columns with further columns; the file appears complete or not at all.
+    """Write tokens with additional columns to a file, which appears complete or not at all.
 
     Args:
-        added: for each token, the values to add behind the values of the token.
+        added: for each token, values to write after the values of the token.
         mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
@@ -157,13 +157,13 @@ TRAIN, TEST = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class ColumnSchema(Stored):
-    """The conversion of columns of a file to sequences, as learned from a training part.
+    """The conversion of the columns of a file to sequences, learned from a training part.
 
     Args:
-        num_columns: including the column of tags.
-        tag: the number of the column of tags, from 0.
+        num_columns: number of columns, with the column of tags.
+        tag: position of the column of tags, from 0.
         label_names: the tags.
-        windows: the features of the other columns.
+        windows: the features from the other columns.
     """
 
     num_columns: int
@@ -175,7 +175,7 @@ class ColumnSchema(Stored):
         """Return whether a file has all columns; a file to predict may lack the column of tags.
 
         Raises:
-            ValueError: a file with another number of columns.
+            ValueError: the number of columns of the file differs.
         """
         if tokens.num_columns not in (self.num_columns, self.num_columns - 1):
             raise ValueError(
@@ -185,16 +185,16 @@ class ColumnSchema(Stored):
         return tokens.num_columns == self.num_columns
 
     def codes(self, tokens: Tokens) -> list[Int[np.ndarray, " positions"]]:
-        """Return the codes of the values in each column of features."""
+        """Return integer codes of the values in each column, except for the column of tags."""
         numbers = [number for number in range(tokens.num_columns) if number != self.tag]
         if not self.has_tags(tokens):
             numbers = list(range(tokens.num_columns))
         return [self.windows.encode(place, tokens.column(number)) for place, number in enumerate(numbers)]
 
     def data(self, tokens: Tokens, name: str) -> SequenceData:
-        """Return the sequences of a file, all in fold 0; without tags every label is the first tag.
+        """Return the sequences of a file, all in fold 0; without tags, all labels are the first tag.
 
-        Tags unseen in training are appended to ``label_names``; no model predicts such a tag.
+        Tags that are not in the training part are appended to ``label_names``; no model predicts these tags.
         """
         names, labels = self.label_names, np.zeros(len(tokens.rows), np.int64)
         if self.has_tags(tokens):
@@ -214,12 +214,12 @@ class ColumnSchema(Stored):
         )
 
     def unknown(self, tokens: Tokens) -> dict[str, int]:
-        """Count, for each column of features, the tokens with values unseen in training."""
+        """Count, for each column of features, the tokens whose value is not in the training part."""
         pairs = zip(self.windows.columns, self.codes(tokens), self.windows.values, strict=True)
         return {name: int((codes > len(values)).sum()) for name, codes, values in pairs}
 
     def unknown_tags(self, tokens: Tokens) -> dict[str, list[int]]:
-        """Return the lines of each tag unseen in training."""
+        """Return each tag that is not in the training part, with the numbers of its lines."""
         found: dict[str, list[int]] = {}
         for tag, line in zip(tokens.column(self.tag), tokens.lines, strict=True):
             if tag not in self.label_names:
@@ -241,23 +241,23 @@ def read_conll(
     r"""Read sequences from a file of columns, see :func:`read_columns`.
 
     Features are indicators of the values around a token in the other columns
-    (:class:`~lmbm_torch.data.sequences.windows.Windows`), for values in the training part.
+    (:class:`~lmbm_torch.data.sequences.windows.Windows`), for values that occur in the training part.
 
     Args:
         test: a file with the same columns, whose sequences become fold 1.
         test_fraction: without ``test``, the share of the sequences to hold out as fold 1.
         groups: without ``test``, sequences of a group are held out together: a group for each sequence, or
             ``"documents"``, which lines ``-DOCSTART-`` or ``# newdoc`` begin.
-        tag: the column of the tags, from 0, or counted from the end if negative.
+        tag: position of the column of tags, from 0; a negative position counts from the end.
         columns: names of the other columns; by default word, tag, column_3, …
-        templates: for each of the other columns, the neighbours in a feature; by
-            default the templates usual for text chunking, of a word in the first column, of a tag in the
-            others.
-        seed: of the sequences to hold out.
+        templates: for each of the other columns a list of features, each a list of relative positions, such
+            as ``[-1, 0]``; by default the usual features for text chunking: features of words for the first
+            column, of part-of-speech tags for other columns.
+        seed: seed of the choice of sequences to hold out.
 
     Returns:
-        The training part as fold 0; ``label_names`` are the tags of the training part, then tags that occur
-        in fold 1 only.
+        Sequences with the training part as fold 0; ``label_names`` are the tags of the training part, then
+        tags that occur only in fold 1.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -279,9 +279,9 @@ def read_conll(
     tokens = read_columns(path)
     count = tokens.num_columns
     if count < 2:
-        raise ValueError(f"path: expected two or more columns, of which one has tags, got {count} in {path}")
+        raise ValueError(f"path: expected at least two columns (one with tags), got {count} in {path}")
     if not -count <= tag < count:
-        raise ValueError(f"tag: expected a column from {-count} to {count - 1}, got {tag}")
+        raise ValueError(f"tag: expected the position of a column, {-count} to {count - 1}, got {tag}")
     held = None if test is None else read_columns(test)
     if held is not None and held.num_columns != count:
         raise ValueError(f"test: expected {count} columns as in {path}, got {held.num_columns} in {test}")
@@ -328,7 +328,7 @@ def _learned(tokens: Tokens, tag: int, columns: Any, templates: Any) -> ColumnSc
     for argument, given in (("columns", columns), ("templates", templates)):
         if given is not None and len(given) != len(others):
             raise ValueError(
-                f"{argument}: expected {len(others)}, one a column of features, got {len(given)}"
+                f"{argument}: expected {len(others)}, one for each column of features, got {len(given)}"
             )
     texts = [tokens.column(number) for number in others]
     values = [sorted({*each}) for each in texts]

@@ -1,4 +1,4 @@
-"""Labelled sequences: the record that every reader returns, and handwritten numbers for a start."""
+"""Labelled sequences: the record that every reader returns, and handwritten numbers as an example."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Sequences(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SequenceData:
-    """Labelled sequences in folds: rows of features, the positions of one sequence after another.
+    """Labelled sequences in folds; the positions of all sequences are rows of one array of features.
 
     Args:
-        name: for messages and reports.
+        name: name for messages and reports.
         features: ``(positions, features)``, float32 or float64, dense or CSR in canonical format.
-        labels: int64, 0 … the number of label names − 1.
-        start: where the positions of each sequence begin, and the number of positions; no sequence is empty.
-        label_names: a name per class.
-        feature_names: a name per feature.
+        labels: ``(positions,)``, class indices from 0, int64.
+        start: the first position of each sequence, then the number of positions; no sequence is empty.
+        label_names: names of the classes.
+        feature_names: names of the features.
         fold: the fold of each sequence, from 0; each reader documents the use of the folds.
         schema: a ``ColumnSchema`` if the sequences come from a file of columns, else None.
 
     Raises:
-        ValueError: a field not as described here; the message names the field.
+        ValueError: a field differs from the description; the message names the field.
 
     Examples:
         >>> import numpy as np
@@ -66,12 +66,12 @@ class SequenceData:
         check_shape("labels", self.labels, rows)
         check_below("labels", self.labels, len(self.label_names))
         if self.start[0] != 0 or self.start[-1] != rows or (np.diff(self.start) < 1).any():
-            raise ValueError(f"start: expected ascending numbers from 0 to {rows}, got {self.start.tolist()}")
+            raise ValueError(f"start: expected ascending from 0 to {rows}, got {self.start.tolist()}")
         if len(self.feature_names) != columns:
             raise ValueError(f"feature_names: expected {columns} names, got {len(self.feature_names)}")
         check_shape("fold", self.fold, self.num_sequences)
         if self.fold.min() < 0:
-            raise ValueError(f"fold: expected numbers from 0 on, got {self.fold.min()}")
+            raise ValueError(f"fold: expected numbers of at least 0, got {self.fold.min()}")
 
     def __repr__(self) -> str:
         return (
@@ -102,19 +102,19 @@ class SequenceData:
 
 
 def digit_numbers(num_sequences: int = 120, *, num_folds: int = 2, seed: int = 0) -> SequenceData:
-    """Draw numbers written in scikit-learn's digits, with a Markov chain as grammar.
+    """Draw random numbers as sequences of scikit-learn's images of digits.
 
-    A number has four to eight digits; each digit follows the previous digit by the transition probabilities
-    of :func:`digit_transitions`. Every image is drawn from the images of the digit. An image belongs to one
-    fold only, and so do the numbers written with the image.
+    A number has four to eight digits, drawn from a Markov chain with the probabilities of
+    :func:`digit_transitions`. For each digit, an image of the digit is drawn. An image is used in only one
+    fold.
 
     Args:
-        num_sequences: in all folds together.
-        num_folds: number of parts, of about the same size.
-        seed: of all draws.
+        num_sequences: number of sequences in all folds together.
+        num_folds: number of folds, of about the same size.
+        seed: seed of all draws.
 
     Raises:
-        ValueError: counts below one, or fewer sequences than folds.
+        ValueError: a number is below 1, or there are fewer sequences than folds.
 
     Examples:
         >>> from lmbm_torch.data import digit_numbers
@@ -125,7 +125,7 @@ def digit_numbers(num_sequences: int = 120, *, num_folds: int = 2, seed: int = 0
     check_count("num_sequences", num_sequences)
     check_count("num_folds", num_folds)
     if num_sequences < num_folds:
-        raise ValueError(f"num_sequences: expected at least {num_folds}, one a fold, got {num_sequences}")
+        raise ValueError(f"num_sequences: expected at least {num_folds}, one per fold, got {num_sequences}")
     images, digits = bundled_digits()
     random = np.random.default_rng(seed)
     image_fold = random.permutation(len(images)) % num_folds
@@ -149,6 +149,6 @@ def digit_numbers(num_sequences: int = 120, *, num_folds: int = 2, seed: int = 0
 
 
 def digit_transitions() -> Float[np.ndarray, "digits digits"]:
-    """Return P(next digit | digit): 0.6 for the successor, 0.3 for the digit after, else evenly."""
+    """Return P(next digit | digit): 0.6 for digit + 1, 0.3 for digit + 2, the rest is divided evenly."""
     towards = np.roll(np.eye(10), 1, axis=1)
     return 0.6 * towards + 0.3 * towards @ towards + 0.1 * np.full((10, 10), 0.1)

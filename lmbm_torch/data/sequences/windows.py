@@ -25,17 +25,17 @@ TAG_TEMPLATES: tuple[Template, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class Windows(Stored):
-    """Indicators of the values around a position, for each template of a column and each value in training.
+    """Features that indicate the values around a position, such as the previous and the current word.
 
-    Positions beyond the ends of a sequence have a value of their own. A value unseen in training has
-    no indicator, so a position may have fewer features than there are templates.
+    A template is a tuple of relative positions, such as ``(-1, 0)``. For each template and each combination
+    of values in the training part there is one indicator. Positions beyond the ends of a sequence have a
+    special value. Combinations that are not in the training part have no indicator.
 
     Args:
         columns: names of the columns.
         values: distinct values of each column.
         templates: templates of each column.
-        seen: for each template of each column in turn, the ascending keys of the values that have an
-            indicator.
+        seen: for each template of each column, the ascending keys of the combinations with an indicator.
     """
 
     columns: tuple[str, ...]
@@ -56,7 +56,7 @@ class Windows(Stored):
 
         Args:
             codes: for each column, indices into ``values``.
-            start: where the positions of each sequence begin, and the number of positions.
+            start: the first position of each sequence, then the number of positions.
         """
         empty = cls(
             tuple(columns),
@@ -80,14 +80,14 @@ class Windows(Stored):
         return tuple(found)
 
     def encode(self, column: int, texts: Sequence[str]) -> Int[np.ndarray, " positions"]:
-        """Return the codes of values; an unseen value has the number of known values plus one."""
+        """Return the codes of values; a value that training did not have gets the number of values plus 1."""
         known = {text: code for code, text in enumerate(self.values[column])}
         return np.array([known.get(text, len(known) + 1) for text in texts], np.int64)
 
     def features(
         self, codes: Sequence[Int[np.ndarray, " positions"]], start: Int[np.ndarray, " sequences_and_one"]
     ) -> Float[csr_array, "positions features"]:
-        """Return the indicators of sequences, CSR float64; arguments as in :meth:`of` and :meth:`encode`."""
+        """Return the indicators, CSR float64; for ``codes`` see :meth:`encode`, for ``start`` :meth:`of`."""
         places, width = [], 0
         for keys, seen in zip(self._keys(codes, start), self.seen, strict=True):
             place = np.searchsorted(seen, keys).clip(max=len(seen) - 1)
@@ -99,26 +99,26 @@ class Windows(Stored):
         return csr_array((np.ones(present.sum()), every[present], offsets), shape=(len(every), width))
 
     def _each(self) -> Iterator[tuple[int, Template]]:
-        """Yield the number of the column and the template of each group of features."""
+        """Yield the number of the column and the template, for each template of each column."""
         for column, templates in enumerate(self.templates):
             for template in templates:
                 yield column, template
 
     def _keys(self, codes: Sequence[np.ndarray], start: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield, for each template, one number for the values around each position."""
+        """Yield, for each template, a key for each position, which encodes the values around the position."""
         lengths = np.diff(start)
         position = np.arange(start[-1]) - np.repeat(start[:-1], lengths)
         length = np.repeat(lengths, lengths)
         for column, template in self._each():
             outside, own = len(self.values[column]), codes[column]
             around = [_shifted(own, offset, position, length, outside) for offset in template]
-            # Two further codes: beyond the ends, and unseen in training.
+            # Besides the values there are two codes: beyond the ends of the sequence, and unknown.
             yield np.asarray(np.ravel_multi_index(around, (outside + 2,) * len(template)))
 
 
 def _shifted(
     codes: np.ndarray, offset: int, position: np.ndarray, length: np.ndarray, outside: int
 ) -> np.ndarray:
-    """Return the code ``offset`` tokens later, ``outside`` beyond the sentence."""
+    """Return the code of the token ``offset`` tokens later; ``outside`` beyond the ends of the sentence."""
     inside = (position + offset >= 0) & (position + offset < length)
     return np.where(inside, np.roll(codes, -offset), outside)

@@ -1,1 +1,1 @@
-"""Tables of named columns and the schema by which columns become features and labels."""
+"""Tables of named columns, and the schema that says how columns become features and labels."""

@@ -1,4 +1,4 @@
-"""Named columns of a table, and the features of a column of numbers, categories or dates."""
+"""Tables with named columns, and the features that columns of numbers, categories or dates give."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmbm_torch.data.tables.names import BOOLEANS, SHOWN, split_numbers, written
 from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool, Float
 
-# Seconds of a mean year of the Gregorian calendar.
+# Seconds in a mean year of the Gregorian calendar.
 YEAR = 31_556_952
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?")
 
@@ -28,12 +28,12 @@ class Table:
     """A table of named columns of one length.
 
     Args:
-        name: for messages and reports.
-        columns: by name; numbers as float64 with NaN for a missing value, texts as objects with None, dates
-            as ``datetime64[s]`` with NaT.
-        delimiter: between the values of the CSV file that the table was read from.
-        categories: names of the columns that are categories by their type in a data frame.
-        folder: of the file that the table was read from, where relative paths in columns begin.
+        name: name for messages and reports.
+        columns: columns by name: numbers as float64 with NaN for missing values, texts as objects with None,
+            or dates as ``datetime64[s]`` with NaT.
+        delimiter: delimiter of the CSV file from which the table was read.
+        categories: names of the columns whose type in a data frame is a type of categories.
+        folder: folder of the file from which the table was read; relative paths in columns start there.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Table:
 
     @property
     def is_numeric(self) -> bool:
-        """Return whether all columns are numbers, without a missing value."""
+        """Return whether all columns are numbers without missing values."""
         columns = self.columns.values()
         return not self.categories and all(
             values.dtype.kind == "f" and not np.isnan(values).any() for values in columns
@@ -57,7 +57,7 @@ class Table:
 
 @contextmanager
 def naming(table: Table) -> Iterator[None]:
-    """Name the table in a ValueError that is raised inside."""
+    """Add the name of the table to a ValueError that is raised in the context."""
     try:
         yield
     except ValueError as error:
@@ -65,7 +65,7 @@ def naming(table: Table) -> Iterator[None]:
 
 
 def as_dates(texts: Sequence[str | None]) -> np.ndarray:
-    """Convert ISO dates to ``datetime64[s]``, NaT for None, if all texts are dates; else return the texts."""
+    """Convert ISO dates to ``datetime64[s]``, None to NaT, if all texts are dates; else return the texts."""
     try:
         if not all(text is None or _DATE.fullmatch(text) for text in texts):
             raise ValueError
@@ -76,7 +76,7 @@ def as_dates(texts: Sequence[str | None]) -> np.ndarray:
 
 
 def as_texts(values: np.ndarray) -> list[str | None]:
-    """Return the values of a column as texts, numbers in the shortest form; None where missing."""
+    """Return the values of a column as texts, numbers in the shortest form; None for missing values."""
     if values.dtype == object:
         return values.tolist()
     if values.dtype.kind == "M":
@@ -85,12 +85,12 @@ def as_texts(values: np.ndarray) -> list[str | None]:
 
 
 class NamedColumn(Stored, ABC):
-    """A column with a kind, from which features are made; base class of the columns of all kinds.
+    """A column from which features are made; base class of the columns of all kinds.
 
     Attributes:
-        name: of the column.
+        name: name of the column.
         kind: ``"numbers"``, ``"categories"``, ``"dates"``, ``"texts"`` or ``"images"``.
-        fill: replacement of missing values; None to refuse missing values.
+        fill: value that replaces missing values; None if missing values are refused.
     """
 
     kind: ClassVar[str]
@@ -111,23 +111,23 @@ class NamedColumn(Stored, ABC):
         """Return the features of a column of values, ``(rows, features)``, float64, dense or CSC.
 
         Args:
-            unknown: a list that gets a sentence about values that training has not seen.
+            unknown: a list to which a sentence is added about values that the training part does not have.
 
         Raises:
-            ValueError: missing values without ``fill``, or infinite numbers.
+            ValueError: values are missing and ``fill`` is None, or numbers are infinite.
         """
 
     def check_missing(self, absent: Bool[np.ndarray, " rows"]) -> None:
-        """Raise ValueError if values are missing and there is no ``fill``."""
+        """Raise ValueError if values are missing and ``fill`` is None."""
         if self.fill is None and absent.any():
             raise ValueError(
                 f"column {self.name!r}: expected no missing values, got {absent.sum()} in {len(absent)} "
-                f"rows, first in row {int(absent.argmax())} (counted from 0); missing='impute' fills them in "
-                "training"
+                f"rows, the first in row {int(absent.argmax())} (counted from 0); train with "
+                "missing='impute' to replace them"
             )
 
     def _note(self, unknown: list[str], expected: str, texts: Sequence[Any], strange: np.ndarray) -> None:
-        """Add a sentence about the texts in the rows of a mask."""
+        """Add to ``unknown`` a sentence about the unexpected texts in the rows of the mask ``strange``."""
         few = sorted({str(texts[row]) for row in np.flatnonzero(strange).tolist()})
         more = f" and {len(few) - SHOWN} others" if len(few) > SHOWN else ""
         rows = f"{int(strange.sum())} of {len(strange)} rows"
@@ -139,12 +139,11 @@ class Column(NamedColumn):
     """A column of numbers or categories.
 
     Args:
-        name: of the column.
-        categories: texts with a feature each, 1 in rows of the text; None for a column of
-            numbers, which is itself a feature.
-        fill: replacement of missing values; None to refuse missing values.
-        has_more: whether training had further categories, beyond the bound; no note tells of new ones.
-        written: take numbers as readers write them, see :func:`written_numbers`.
+        name: name of the column.
+        categories: texts, each with an indicator feature; None for a column of numbers, itself a feature.
+        fill: value that replaces missing values; None if missing values are refused.
+        has_more: whether training had more categories than the limit; then new categories lead to no warning.
+        written: whether numbers may have the forms of :func:`written_numbers`.
     """
 
     name: str
@@ -170,7 +169,7 @@ class Column(NamedColumn):
     def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:
         """Return the features of a column of values, see :class:`NamedColumn`.
 
-        A category outside ``categories`` is none of the features; a text among numbers is missing.
+        For a category that is not in ``categories``, all indicators are 0; a text among numbers is missing.
         """
         if self.categories is not None:
             indicators = self._indicators(values, unknown)
@@ -193,7 +192,7 @@ class Column(NamedColumn):
 
     def _numbers(self, values: np.ndarray, unknown: list[str]) -> Float[np.ndarray, " rows"]:
         if values.dtype == object:
-            # A frame may hold numbers as texts.
+            # A data frame may hold numbers as texts.
             texts = values
             values, odd = split_numbers(texts)
             if np.isnan(values).all():
@@ -213,7 +212,7 @@ class Column(NamedColumn):
         self.check_missing(absent)
         if np.isinf(values).any():
             raise ValueError(
-                f"column {self.name!r}: expected finite numbers, got {np.isinf(values).sum()} infinite"
+                f"column {self.name!r}: expected finite numbers, got {np.isinf(values).sum()} infinities"
             )
         filled = values.copy()
         filled[absent] = self.fill
@@ -222,12 +221,12 @@ class Column(NamedColumn):
 
 @dataclass(frozen=True)
 class DateColumn(NamedColumn):
-    """A column of dates: the year with a fraction, month, day of the month, weekday (0 is Monday), and hour.
+    """A column of dates, with features year (a fraction), month, day, weekday (0 is Monday) and hour.
 
     Args:
-        name: of the column.
+        name: name of the column.
         has_time: whether the time of the day is a feature.
-        fill: replacement of missing dates, in seconds since 1970; None to refuse missing dates.
+        fill: date, in seconds since 1970, that replaces missing dates; None if missing dates are refused.
     """
 
     kind: ClassVar[str] = "dates"
@@ -241,7 +240,7 @@ class DateColumn(NamedColumn):
         return tuple(f"{self.name}:{part}" for part in parts)
 
     def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:
-        """Return the parts of the dates, see :class:`NamedColumn`; a text without a date is missing."""
+        """Return the features of dates, see :class:`NamedColumn`; a text that is no date is missing."""
         dates = values
         if values.dtype.kind != "M":
             texts = as_texts(values)

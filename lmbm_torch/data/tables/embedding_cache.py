@@ -1,4 +1,4 @@
-"""Embeddings of pretrained models, computed once for each content and kept in a folder."""
+"""A cache for embeddings of pretrained models, computed once for each text or image."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from lmbm_torch.persistence import archives
 from lmbm_torch.shapes import Float
 
 ENDING = ".safetensors"
-# Contents between two files, so that an interrupted run keeps most of the work.
+# Number of texts or images after which a file is written, so that an interrupted run keeps most embeddings.
 PER_FILE = 4096
 
 
 def platform_folder() -> Path:
-    """Return the platform's folder of caches for this library, such as ``~/.cache/lmbm_torch``."""
+    """Return this library's folder in the platform's folder of caches, such as ``~/.cache/lmbm_torch``."""
     with naming_extras():
         from platformdirs import user_cache_path
     return user_cache_path("lmbm_torch", appauthor=False)
 
 
 class EmbeddingCache:
-    """Embeddings of one model by the SHA-256 of contents, in files with checksums, one more a call.
+    """A cache for the embeddings of one model, by the SHA-256 of texts or images, in files with checksums.
 
     Args:
-        model: the model; the files of each model stand in a folder named by the content of the model.
-        folder: of all models; None to keep nothing.
+        model: the model; the files of each model are in a folder named by the model's SHA-256.
+        folder: folder for all models; None for no cache.
     """
 
     def __init__(self, model: PretrainedModel, folder: str | PathLike | None) -> None:
@@ -42,10 +42,10 @@ class EmbeddingCache:
         self._known = dict(self._read())
 
     def embed(self, contents: Sequence[bytes]) -> Float[np.ndarray, "contents features"]:
-        """Return the features of contents, see :meth:`PretrainedModel.embed`; equal contents are one.
+        """Return the features of texts or images, see :meth:`PretrainedModel.embed`; known ones are read.
 
         Raises:
-            OSError: a folder without the right to write.
+            OSError: the folder is not writable.
         """
         keys = [hashlib.sha256(content).digest() for content in contents]
         new = {key: content for key, content in zip(keys, contents, strict=True) if key not in self._known}
@@ -65,7 +65,7 @@ class EmbeddingCache:
         """Yield the entries of all files.
 
         Warns:
-            UserWarning: a corrupted file, or a file of another program or model, which is left out.
+            UserWarning: a file is corrupted, or of another program or model; such a file is skipped.
         """
         if self.folder is None or not self.folder.is_dir():
             return
@@ -74,7 +74,7 @@ class EmbeddingCache:
                 found = archives.read(file)
                 if not isinstance(found, dict) or found.get("model") != self.model.content:
                     raise ValueError(
-                        f"path: {file}: expected embeddings of {self.model.title}, got other content"
+                        f"path: {file}: expected embeddings of {self.model.title}, got another file"
                     )
                 keys, values = found["keys"], found["values"]
                 shapes = keys.shape, values.shape

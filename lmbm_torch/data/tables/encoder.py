@@ -1,4 +1,4 @@
-"""The encoder of data frames, as a transformer of scikit-learn."""
+"""An encoder of data frames as a transformer for scikit-learn."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lmbm_torch.data.tables.frames import column_names, is_frame, open_frame
 class TableEncoder(TransformerMixin, BaseEstimator):
     """A transformer of data frames of pandas, polars and Arrow to features, dense or CSR.
 
-    Numbers are features as they are, and bools are 0 and 1. Dates become year, month, day, weekday and hour,
-    categories indicators, and free texts tf-idf of their words. Missing numbers and dates are replaced by the
-    median, missing texts by the most frequent category; texts such as ``NULL`` and ``n/a``, which pandas
-    takes for missing, are missing. Texts are categories if they are repeated, and free texts if most have two
-    words; other texts name the rows and are left out.
+    Numbers become features without a change, and bools become 0 and 1. Dates become year, month, day, weekday
+    and hour. Categories become indicators, and free texts become tf-idf of their words. Missing numbers and
+    dates are replaced by the median, missing texts by the most frequent category; texts such as ``NULL`` and
+    ``n/a`` count as missing, as in pandas. Texts are categories if they are repeated, and free texts if most
+    have two words; other texts identify the rows and are left out.
 
     Columns are found by name in any order. :func:`lmbm_torch.save` writes a fitted encoder without pickle.
 
@@ -32,7 +32,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         text_encoder, image, image_encoder, image_size, cache: see the same class.
 
     Attributes:
-        encoding_: the columns with their categories, words and replacements.
+        encoding_: the columns with categories, words and replacements of missing values.
         feature_names_in_: names of the columns of the training frame.
 
     Examples:
@@ -80,15 +80,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.sparse = sparse
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn categories, words and replacements of a data frame.
+        """Learn categories, words and replacements of missing values from a data frame.
 
         Args:
             X: (instances, columns), a data frame.
-            y: labels in any form; a column that tells a label of every row is named in a warning.
+            y: labels in any form; a column from which a label can be read in every row is named in a warning.
 
         Raises:
-            TypeError: no data frame.
-            ValueError: an invalid parameter, or columns of faults, with all of them in the message.
+            TypeError: X is no data frame.
+            ValueError: a parameter or a column is invalid; the message names all invalid columns.
 
         Warns:
             UserWarning: see :func:`~lmbm_torch.data.tables.encoding.fit_encoding`.
@@ -106,11 +106,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         """Return the features of a data frame, (instances, features), float64, dense or CSR.
 
         Raises:
-            TypeError: no data frame.
+            TypeError: X is no data frame.
             ValueError: see :meth:`~lmbm_torch.data.tables.encoding.Encoding.features`.
 
         Warns:
-            UserWarning: what training has not seen, with counts, unless ``unknown`` says otherwise.
+            UserWarning: there are columns, categories or texts that training did not have; see ``unknown`` of
+                :class:`~lmbm_torch.data.tables.encoding.TableOptions`.
         """
         check_is_fitted(self)
         return self.encoding_.features(open_frame(_checked(X)))
@@ -128,7 +129,7 @@ def _checked(X: Any) -> Any:
 
 
 def _two_valued_columns(y: Any) -> tuple[np.ndarray | None, list[str]]:
-    """Return labels of two values in {0, 1, NaN}, NaN for more values, and names; None for sets."""
+    """Return labels in {0, 1, NaN}, or NaN for labels of more than two values, and names of the labels."""
     if y is None:
         return None, []
     if is_frame(y):
@@ -137,7 +138,7 @@ def _two_valued_columns(y: Any) -> tuple[np.ndarray | None, list[str]]:
         try:
             found = y.toarray() if issparse(y) else np.asarray(y)
         except ValueError:
-            # Lists of names.
+            # y consists of lists of names of labels.
             return None, []
         if found.ndim not in (1, 2) or found.size > LARGEST_DENSE:
             return None, []

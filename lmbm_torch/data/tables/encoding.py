@@ -1,4 +1,4 @@
-"""The encoding of the columns of a table as features: learned from training rows, and kept."""
+"""The encoding of the columns of a table as features, which is learned from the training rows."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ CHOICES = {
     "odd_numbers": ("refuse", "coerce"),
 }
 """Values of the options that are words, the default first."""
-# Texts are repeated if the distinct texts are at most this share of the rows; other texts of one word name
-# the rows if they are more than this number.
+# Texts count as repeated if at most REPEATED_SHARE of them are distinct. Other texts of one word identify the
+# rows if there are more than FEW_CATEGORIES.
 REPEATED_SHARE = 0.5
 FEW_CATEGORIES = 20
-# Numbers of a dense matrix of features above which the matrix is sparse by itself, about 1 GB.
+# If a dense matrix of features would have more entries (1 GB), the features are sparse by default.
 LARGEST_DENSE = 2**27
-# Rows with and rows without a label below which a column is not said to leak the label.
+# A column can only be reported to leak a label that is 1 in at least so many rows, and 0 in as many.
 LEAKING_ROWS = 10
 _ID_NAME = re.compile(r"(?i)(.*[_ .-])?(id|uuid|guid|index|rowid|row_?n(r|o|umber)?)|.*[a-z]Id")
 
@@ -64,34 +64,33 @@ class TableOptions:
 
     Args:
         ignore: names or patterns (``id*``) of columns to leave out.
-        categorical: names or patterns of columns of categories, such as codes, of any number.
-        text: names or patterns of columns of free text; features of words or characters are always sparse.
+        categorical: names or patterns of columns to treat as categories, such as codes of any number.
+        text: names or patterns of columns to treat as free text; features of words or characters are sparse.
         text_encoder: ``"tfidf"`` of words, ``"phrases"`` (tf-idf of words and pairs of neighbours),
-            ``"characters"`` (tf-idf of 2 to 5 characters within words),
-            ``"sentence:NAME"`` or ``"hf:NAME"`` (embeddings by sentence-transformers, and means over tokens
-            by transformers, of models on the Hugging Face hub, at ``@REVISION``, or in local folders),
-            ``"sentence"`` (the model of the extra ``minilm``); or several, beside each other.
-        image: names or patterns of columns of paths of images; relative paths begin at the folder of the
-            table's file.
+            ``"characters"`` (tf-idf of 2 to 5 characters within words), ``"sentence:NAME"`` (embeddings by
+            sentence-transformers) or ``"hf:NAME"`` (means over tokens by transformers), where NAME is a local
+            folder or a model on the Hugging Face hub, also with ``@REVISION``; ``"sentence"`` (the model of
+            the extra ``minilm``); or a list of several encoders, whose features are joined.
+        image: names or patterns of columns with paths of images, relative to the folder of the table's file.
         image_encoder: ``"small_cnn"`` (a convolution with filters learned from the images), ``"pixels"``, or
-            ``"timm:NAME"`` of the hub or a local folder.
+            ``"timm:NAME"``, where NAME is a local folder or a model on the hub.
         image_size: height and width for ``"small_cnn"`` and ``"pixels"``.
-        cache: folder of embeddings of pretrained models, by content; None for the platform's folder.
-        missing: ``"impute"``, which replaces missing numbers and dates by the median and missing texts by the
-            most frequent category; or ``"refuse"``.
-        unknown: the effect of new columns, new categories, and of texts among numbers or dates in new rows:
-            a warning with counts (``"warn"``), an error (``"refuse"``) or nothing (``"zeros"``). Without an
-            error new columns are left out, a new category is none of the features, and a text is missing.
-        odd_numbers: the effect of texts in a training column of which more than half the values are numbers:
-            an error that names the texts (``"refuse"``); or ``"coerce"``, which takes ``1 000``, ``1,234``
-            and ``50%`` for numbers and other texts for missing, with a warning.
-        max_categories: largest number of categories of a column that is not named in ``categorical``; rarer
-            categories are none of the features.
-        sparse: make CSR features, or dense ones; None for CSR if there are texts or a dense matrix would take
-            more than 1 GB.
+        cache: folder that keeps embeddings of pretrained models; None for the platform's folder of caches.
+        missing: ``"impute"`` to replace missing numbers and dates by the median, and missing texts by the
+            most frequent category; or ``"refuse"`` to raise an error.
+        unknown: effect of new columns, new categories, and texts among numbers or dates in new rows: a
+            warning with counts (``"warn"``), an error (``"refuse"``) or nothing (``"zeros"``). Without an
+            error, new columns are left out, all indicators are 0 for a new category, and a text is missing.
+        odd_numbers: effect of texts in a training column in which more than half of the values are numbers:
+            an error that names the texts (``"refuse"``); or ``"coerce"``, which reads ``1 000``, ``1,234``
+            and ``50%`` as numbers and other texts as missing, with a warning.
+        max_categories: largest number of categories of columns not in ``categorical``; rarer categories are
+            ignored.
+        sparse: True for CSR features, False for dense features; None for CSR if there are free texts or if
+            dense features would take more than 1 GB.
 
     Raises:
-        ValueError: another value.
+        ValueError: an option has no such value.
     """
 
     ignore: str | Sequence[str] = ()
@@ -114,7 +113,7 @@ class TableOptions:
                 raise ValueError(f"{name}: expected one of {list(words)}, got {value!r}")
         if not isinstance(self.max_categories, int) or self.max_categories < 1:
             raise ValueError(f"max_categories: expected a number from 1, got {self.max_categories!r}")
-        # Modules of encoders beyond the defaults are entered for tables with such columns alone.
+        # Modules of text and image encoders are imported only if such an encoder is named.
         if self.text_encoder != TableOptions.text_encoder:
             check_text_encoders(self.text_encoder)
         if (self.image_encoder, self.image_size) != (TableOptions.image_encoder, TableOptions.image_size):
@@ -123,16 +122,16 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class Encoding(Stored):
-    """The required columns of a table, and the features made from the columns.
+    """The columns that a table must have, and the features that are made from these columns.
 
     Args:
-        columns: of the features, not empty.
+        columns: columns from which features are made; not empty.
         unknown: see :class:`TableOptions`.
-        sparse: make CSR features instead of dense ones.
+        sparse: whether features are CSR instead of dense.
         left_out: names of the other columns of the training table.
 
     Raises:
-        ValueError: no column, or another value of ``unknown``.
+        ValueError: there is no column, or ``unknown`` has no such value.
     """
 
     columns: tuple[NamedColumn, ...]
@@ -142,7 +141,7 @@ class Encoding(Stored):
 
     def __post_init__(self) -> None:
         if not self.columns:
-            raise ValueError("columns: expected a column to make features from, got none")
+            raise ValueError("columns: expected at least one column to make features from, got none")
         if self.unknown not in CHOICES["unknown"]:
             raise ValueError(f"unknown: expected one of {list(CHOICES['unknown'])}, got {self.unknown!r}")
 
@@ -155,11 +154,11 @@ class Encoding(Stored):
         """Return the features of the table's rows, float64, dense or CSR.
 
         Raises:
-            ValueError: a missing column, missing values without a replacement, infinite numbers, or, if
-                refused, what training has not seen; the message tells all faults.
+            ValueError: a column is missing, missing values have no replacement, numbers are infinite, or
+                ``unknown`` refuses something that training did not have; the message lists all faults.
 
         Warns:
-            UserWarning: what training has not seen.
+            UserWarning: see ``unknown`` of :class:`TableOptions`.
         """
         names = [column.name for column in self.columns]
         new = [name for name in table.columns if name not in {*names, *self.left_out}]
@@ -167,7 +166,7 @@ class Encoding(Stored):
             close = [each for name in absent for each in difflib.get_close_matches(name, new)]
             hint = f"; similar names are {close[:SHOWN]}" if close else ""
             raise ValueError(
-                f"expected a column for each feature of the model, got a table without columns {absent}{hint}"
+                f"expected all columns of the training table, got a table without columns {absent}{hint}"
             )
         if not self.sparse:
             check_dense(
@@ -188,7 +187,7 @@ class Encoding(Stored):
         if self.unknown == "warn" and unknown:
             told = "; ".join(unknown)
             warnings.warn(
-                f"{table.name}: {told}; none of that is a feature, and a text among numbers is missing",
+                f"{table.name}: {told}; all that is left out, and a text among numbers is missing",
                 stacklevel=level_of_caller(),
             )
         return hstack(blocks, format="csr") if self.sparse else np.hstack(blocks)
@@ -201,22 +200,22 @@ def fit_encoding(
     label_names: Sequence[str] = (),
     left_out: Collection[str] = (),
 ) -> Encoding:
-    """Return the encoding of a training table, of all columns but those in ``left_out`` and ``ignore``.
+    """Learn the encoding of all columns of a training table, except for ``left_out`` and ``ignore``.
 
-    Columns of texts are, in this order: dates, if all texts are ISO dates; free texts, if few are repeated
-    and most have two words; categories, if texts are repeated or few. Other texts name the rows, and their
-    columns are left out.
+    A column of texts becomes a column of dates, if all texts are ISO dates; else of free texts, if few are
+    repeated and most have two words; else of categories, if texts are repeated or few. Other texts identify
+    the rows, and the column is left out.
 
     Args:
-        labels: {0, 1, NaN}; a column that tells a label of every row is named in a warning.
-        label_names: one for each label.
-        left_out: names of columns that are no features.
+        labels: {0, 1, NaN}; a column from which a label can be read in every row is named in a warning.
+        label_names: a name for each label.
+        left_out: names of columns that are not features.
 
     Raises:
-        ValueError: names or patterns of no column; columns of faults, with all of them in the message.
+        ValueError: a name or a pattern fits no column, or columns are invalid; the message names all of them.
 
     Warns:
-        UserWarning: columns that look like names of rows or leak a label, and other choices.
+        UserWarning: a column seems to identify the rows or to leak a label, or another choice was made.
     """
     if labels is not None:
         is_known = ((labels == 1).sum(0) >= LEAKING_ROWS) & ((labels == 0).sum(0) >= LEAKING_ROWS)
@@ -252,7 +251,7 @@ def fit_encoding(
     if notes:
         told = "; ".join(notes)
         warnings.warn(
-            f"{table.name}: {told}; ignore, categorical and text change that", stacklevel=level_of_caller()
+            f"{table.name}: {told}; ignore, categorical and text change this", stacklevel=level_of_caller()
         )
     found = Encoding(tuple(columns), options.unknown)
     sparse = options.sparse
@@ -272,7 +271,7 @@ def _fitted(
     is_categorical: bool,
     is_insisted: bool,
 ) -> NamedColumn | None:
-    """Return the fitted column; None, with a note, for a column without information."""
+    """Return the fitted column; return None and add a note if the column is useless."""
     absent = is_missing(values)
     if absent.all():
         notes.append(f"column {name!r} has no values and is left out")
@@ -314,7 +313,7 @@ def _texts(name: str, values: np.ndarray, options: TableOptions, notes: list[str
     count = len(set(known))
     has_words = 2 * sum(len(text.split()) > 1 for text in known) >= len(known)
     if has_words and count > min(REPEATED_SHARE * len(known), options.max_categories):
-        # The words of names of rows may occur once.
+        # Fitting fails if each word occurs only once, as in names of rows.
         with suppress(ValueError):
             return fit_text_column(name, values, options.text_encoder, options.cache)
     if count <= max(FEW_CATEGORIES, REPEATED_SHARE * len(known)):
@@ -342,7 +341,7 @@ def _categories(name: str, values: np.ndarray, notes: list[str], most: int | Non
 
 
 def _are_identifiers(name: str, known: np.ndarray) -> bool:
-    """Return whether whole numbers, all different, count the rows or have the name of names of rows."""
+    """Return whether distinct whole numbers count the rows, or the column has a name such as ``id``."""
     if len(known) < FEW_CATEGORIES or (known != np.round(known)).any() or len(np.unique(known)) < len(known):
         return False
     counts_rows = bool((np.diff(known) == 1).all())
@@ -350,9 +349,9 @@ def _are_identifiers(name: str, known: np.ndarray) -> bool:
 
 
 def _leaked(column: NamedColumn, values: np.ndarray, labels: Float[np.ndarray, "rows labels"]) -> int | None:
-    """Return a label that the column tells of every row, by a threshold or by categories; None for none.
+    """Return a label that a threshold or the categories of the column predict in every row; else None.
 
-    Some rows are looked at first.
+    A few rows are tried first, because most columns fail there.
     """
     left = np.arange(labels.shape[1])
     if column.kind == "categories":
@@ -371,7 +370,7 @@ def _leaked(column: NamedColumn, values: np.ndarray, labels: Float[np.ndarray, "
 
 
 def _told(scores: np.ndarray, on: np.ndarray, off: np.ndarray, num_kinds: int | None) -> np.ndarray:
-    """Return a mask of the labels whose values (rows, labels) the scores of the rows tell apart."""
+    """Return a mask of the labels whose two values are separated by the scores of the rows."""
     if num_kinds is not None:
         ones = np.ones(len(scores))
         rows = csc_array((ones, (scores, np.arange(len(scores)))), shape=(num_kinds, len(scores)))

@@ -13,7 +13,7 @@ from lmbm_torch.checks import is_absent
 from lmbm_torch.data.tables.columns import Table
 from lmbm_torch.data.tables.names import MISSING, as_booleans, check_names
 
-# Names of the types of categories in pandas, polars and Arrow, by their first letters.
+# First letters of the names of categorical types in pandas, polars and Arrow.
 _CATEGORIES = ("category", "categorical", "enum", "dictionary")
 _LISTS = list, tuple, set, frozenset, np.ndarray
 
@@ -49,12 +49,12 @@ def _is_data_set(source: Any) -> bool:
 
 
 def column_names(frame: Any) -> list[str]:
-    """Return the names of a frame's columns; ``columns`` of Arrow are the columns themselves."""
+    """Return the names of a data frame's columns; in Arrow, ``columns`` would be the columns themselves."""
     return [str(name) for name in getattr(frame, "column_names", frame.columns)]
 
 
 def is_plain(frame: Any) -> bool:
-    """Return whether the types of a pandas frame are numbers and bools alone, without a missing value."""
+    """Return whether a pandas data frame has only numbers and bools, without missing values."""
     kinds = {getattr(kind, "kind", "O") for kind in getattr(frame, "dtypes", ["O"])}
     return hasattr(frame, "isna") and kinds <= set("biuf") and not bool(frame.isna().to_numpy().any())
 
@@ -63,8 +63,8 @@ def open_frame(frame: Any) -> Table:
     """Return a data frame as a table, with numbers beside texts in a column as texts, and lists in JSON.
 
     Raises:
-        ValueError: no row, columns without a name or of the same name, or a column of other values than
-            numbers, texts and dates.
+        ValueError: there is no row, a column has no name, two columns have the same name, or a column has
+            values that are not numbers, texts or dates.
     """
     if isinstance(frame, Table):
         return frame
@@ -99,7 +99,7 @@ def as_column(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind == "m":
         return np.where(np.isnat(values), np.nan, values / np.timedelta64(1, "s"))
     if values.dtype.kind not in "OUT":
-        raise ValueError(f"expected numbers, texts or dates, got {values.dtype}")
+        raise ValueError(f"expected a column of numbers, texts or dates, got {values.dtype}")
     found = [None if is_absent(value) else value for value in values.tolist()]
     kinds = {type(value) for value in found if value is not None}
     if all(issubclass(kind, Number | np.bool_) for kind in kinds):
@@ -112,8 +112,8 @@ def as_column(values: np.ndarray) -> np.ndarray:
         return np.array(texts, dtype=object)
     if not all(issubclass(kind, str | Number | np.bool_) for kind in kinds):
         raise ValueError(
-            f"expected numbers, texts or dates, got {sorted(kind.__name__ for kind in kinds)}; leave the "
-            "column out with ignore"
+            f"expected a column of numbers, texts or dates, got {sorted(kind.__name__ for kind in kinds)}; "
+            "leave the column out with ignore"
         )
     return as_booleans([None if value is None else _text(value) for value in found])
 
@@ -126,7 +126,7 @@ def _text(value: Any) -> str | None:
 
 
 def _moment(value: date | None) -> Any:
-    """Return a date as NumPy takes it, in coordinated universal time."""
+    """Convert a date to a type that NumPy reads, in UTC."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         value = value.astimezone(UTC).replace(tzinfo=None)
     return np.datetime64("NaT") if value is None else np.datetime64(value, "s")

@@ -1,6 +1,6 @@
-"""Columns of labels in every usual form as numbers 0 and 1.
+"""Conversion of columns of labels, in all usual forms, to numbers 0 and 1.
 
-No import of torch is needed, so that commands can check labels at once.
+The module does not import torch, because commands must check labels quickly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lmbm_torch.data.tables.names import BOOLEANS, SHOWN
 from lmbm_torch.persistence.stored import Stored
 
 if TYPE_CHECKING:
-    # The module of shapes imports torch.
+    # Imported only for type checkers, because the module imports torch.
     from lmbm_torch.shapes import Bool, Int
 
 WORDS = {"0": 0.0, "false": 0.0, "no": 0.0, "n": 0.0, "1": 1.0, "true": 1.0, "yes": 1.0, "y": 1.0}
@@ -31,7 +31,7 @@ SEPARATOR = ";"
 UNCERTAIN = {"zeros": 0.0, "ones": 1.0, "ignored": np.nan, "self_trained": np.nan}
 """Conventions for uncertain labels, −1, and the value in place of −1 (Irvin et al. 2019, Section 4.1)."""
 _UNCERTAIN = "-1"
-# Least number of different texts in a column of classes.
+# Smallest number of different texts in a column of classes.
 FEWEST_CLASSES = 3
 
 
@@ -40,10 +40,10 @@ class LabelColumn(Stored):
     """A column of a table with a label, with names of labels, or with classes.
 
     Args:
-        name: of the column.
-        kind: ``"truths"`` of a label, ``"marks"`` beside empty cells, ``"names"`` between separators,
-            ``"arrays"`` of names in JSON, or ``"classes"``.
-        labels: the names or classes in the training rows; empty for a column of a label.
+        name: name of the column.
+        kind: form of the cells: ``"truths"`` (0 and 1, or words for them), ``"marks"`` (a mark or empty),
+            ``"names"`` (names of labels with separators), ``"arrays"`` (the same in JSON), or ``"classes"``.
+        labels: the names or classes in the training rows; empty for a column with a single label.
     """
 
     name: str
@@ -56,12 +56,11 @@ class LabelForm(Stored):
     """The form of the columns of labels in a table.
 
     Args:
-        columns: in the order of the labels.
+        columns: columns in the order of the labels.
         words: two words for 0 and 1, besides :data:`WORDS`.
-        separator: between names of labels.
-        is_prefixed: whether the column stands in front of the names of labels: ``tags=red``; always of
-            classes.
-        has_uncertain: whether −1 is an uncertain label, of no known value.
+        separator: text between names of labels.
+        is_prefixed: whether names of labels begin with the column's (``tags=red``); always for classes.
+        has_uncertain: whether −1 means an uncertain label.
     """
 
     columns: tuple[LabelColumn, ...] = ()
@@ -72,22 +71,22 @@ class LabelForm(Stored):
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Return one name for each label."""
+        """Return the names of all labels."""
         return tuple(name for column in self.columns for name in self._names(column))
 
     @property
     def classes(self) -> tuple[tuple[str, ...], ...]:
-        """Return the names of the labels of each column of classes, of which a row has exactly one."""
+        """Return the names of the labels of each column of classes; exactly one label is 1 in each row."""
         return tuple(self._names(column) for column in self.columns if column.kind == "classes")
 
     def applied(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the columns of a table with a column of 0, 1 and NaN for each label.
+        """Return the columns of a table in which each label has a column of 0, 1 and NaN.
 
         Args:
-            columns: numbers, or texts with None for missing values; columns of labels may be absent.
+            columns: numbers, or texts with None for missing values; columns of labels may be missing.
 
         Raises:
-            ValueError: values of no known form, or names of labels that training did not have.
+            ValueError: values have no known form, or training did not have the name of a label.
         """
         found = dict(columns)
         for column in self.columns:
@@ -110,7 +109,7 @@ class LabelForm(Stored):
         return found
 
     def uncertain(self, columns: Mapping[str, np.ndarray]) -> Bool[np.ndarray, "rows labels"]:
-        """Return a mask of the labels of −1 in the columns of a table."""
+        """Return a mask of the uncertain labels, which are −1 in the columns of a table."""
         masks = []
         for column in self.columns:
             values = columns[column.name].tolist()
@@ -120,9 +119,9 @@ class LabelForm(Stored):
         return np.array(masks, np.bool_).T
 
     def written(self, labels: Int[np.ndarray, "rows labels"]) -> dict[str, list[Any]]:
-        """Return label vectors in {0, 1} as columns by name: texts of classes, and 0 and 1 of other labels.
+        """Convert label vectors in {0, 1} to columns of the original form: names of classes, or 0 and 1.
 
-        Several classes of a column, which rules exclude, stand between separators.
+        If several classes of a column are 1, the separator joins the names.
         """
         found: dict[str, list[Any]] = {}
         places = iter(np.asarray(labels).T)
@@ -159,10 +158,9 @@ class LabelForm(Stored):
         if strange.any():
             few = sorted(set(values[strange].tolist()), key=str)[:SHOWN]
             raise ValueError(
-                f"label {column.name!r}: expected 0, 1, true, false, yes, no, x beside empty cells, or a "
-                f"missing value, got {few}; label_words=[absent,present] tells two other words, "
-                "label_separator the text between names of labels in one column, label_classes the columns "
-                "of one of several classes, and uncertain the meaning of -1"
+                f"label {column.name!r}: expected 0, 1, true, false, yes, no, x with empty cells, or a "
+                f"missing value, got {few}; for two other words set label_words=[absent,present], for names "
+                "in a cell label_separator, for classes label_classes, and for -1 uncertain"
             )
         return truths
 
@@ -177,20 +175,20 @@ def fit_labels(
 ) -> LabelForm:
     """Return the form of columns of labels.
 
-    A column has names of labels, not one label, if a cell has a semicolon between names or all cells are
-    arrays of JSON; an empty cell then has no label, a missing array unknown labels. A column has classes if
-    at least three different texts are repeated, none of which is a number or a word for 0 or 1; each class
-    becomes a label. A column of marks (``x``) and empty cells has 0 in the empty ones.
+    Cells hold names of labels if a cell has a semicolon between names, or all cells are arrays of JSON. Then
+    an empty cell has no label, and the labels of a missing array are unknown. Cells hold classes if at least
+    three different texts are repeated, none of which is a number or a word for 0 or 1; each class becomes a
+    label. In a column of marks (``x``), empty cells are 0.
 
     Args:
-        names: of the columns of labels.
+        names: names of the columns of labels.
         words: two words or numbers for 0 and 1.
-        separator: take all columns for names of labels with this text between names.
-        classes: names of columns of classes, whatever the values.
-        uncertain: a key of :data:`UNCERTAIN`, if −1 is an uncertain label.
+        separator: text between names of labels; if given, the cells of all columns hold names of labels.
+        classes: names of columns that hold classes.
+        uncertain: a key of :data:`UNCERTAIN` if −1 means an uncertain label, else None.
 
     Raises:
-        ValueError: other ``words``, another convention, or no name in a column of names.
+        ValueError: ``words`` are not two different words, ``uncertain`` is unknown, or a column has no names.
     """
     if words is not None and (len(words) != 2 or words[0] == words[1] or isinstance(words, str)):
         raise ValueError(f"label_words: expected two different words, for 0 and for 1, got {words!r}")
@@ -205,7 +203,7 @@ def fit_labels(
             sets = label_sets(columns[name], None if kind == "classes" else separator or SEPARATOR)
             labels = {label for each in sets for label in each or ()}
             if not labels:
-                raise ValueError(f"label {name!r}: expected names of labels, got none")
+                raise ValueError(f"label {name!r}: expected names of labels in the cells, got none")
         found.append(LabelColumn(name, kind, tuple(sorted(labels))))
     named = [column for column in found if column.kind in ("names", "arrays")]
     others = {*columns} - {column.name for column in found if column.labels}
@@ -217,7 +215,7 @@ def fit_labels(
 def check_left(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
     """Raise ValueError if all columns are columns of labels."""
     if {*columns} <= {*names}:
-        raise ValueError(f"labels: expected to leave features and labels, got labels {tuple(names)}")
+        raise ValueError(f"labels: expected columns that are no labels, got only the labels {tuple(names)}")
 
 
 def label_sets(values: np.ndarray, separator: str | None) -> list[list[str] | None]:
@@ -225,7 +223,7 @@ def label_sets(values: np.ndarray, separator: str | None) -> list[list[str] | No
 
     Args:
         values: texts, arrays of JSON as texts, or numbers.
-        separator: between names; None for cells of one name.
+        separator: text between names; None if each cell has a single name.
     """
     sets: list[list[str] | None] = []
     for value in values.tolist():
@@ -286,7 +284,7 @@ def _is_array(text: str) -> bool:
 
 
 def _number(text: str) -> float:
-    """Return a text as a finite number; infinity for other texts."""
+    """Convert a text to a finite number; return infinity if the text is no finite number."""
     with suppress(ValueError):
         number = float(text.replace("_", "?"))
         return number if isfinite(number) else inf

@@ -32,16 +32,16 @@ def matching(argument: str, patterns: str | Sequence[str], names: Sequence[str])
     """Return the names that match any of ``patterns`` (``tag_*``), in the order of the patterns.
 
     Raises:
-        ValueError: a pattern without a match; the message suggests similar names.
+        ValueError: a pattern matches no name; the message suggests similar names.
     """
     found: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        # A name may contain wildcard characters.
+        # A name may itself contain wildcard characters, so equality is tried first.
         matches = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
         if not matches:
             close = difflib.get_close_matches(pattern, names) or list(names[:10])
             raise ValueError(
-                f"{argument}: expected names of columns, got {pattern!r} without a match; "
+                f"{argument}: expected names or patterns of columns, got {pattern!r}, which fits no column; "
                 f"the table has {close}"
             )
         found += [name for name in matches if name not in found]
@@ -49,25 +49,24 @@ def matching(argument: str, patterns: str | Sequence[str], names: Sequence[str])
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise ValueError for columns without a name, or of the same name."""
+    """Raise ValueError if a column has no name, or two columns have the same name."""
     if not names:
         raise ValueError("expected a first line of column names, got none")
     if nameless := [place for place, name in enumerate(names) if not name]:
         raise ValueError(
-            f"expected a name for every column, got none for {nameless} (0 is the first), as for "
-            "an index column"
+            f"expected a name for every column, got none for {nameless} (0 is the first; is it an index?)"
         )
     if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise ValueError(f"expected each column name once, got {twice} more than once")
 
 
 def as_numbers(texts: Sequence[str | None], decimal_comma: bool = False) -> np.ndarray:
-    """Convert texts to numbers, NaN for None, if all texts are numbers; else return the texts, as objects.
+    """Convert texts to numbers and None to NaN if all texts are numbers; else return the texts as objects.
 
-    ``1_2``, which is a number in Python code, is a text.
+    ``1_2`` is a text here, although Python reads ``1_2`` as a number.
 
     Args:
-        decimal_comma: take ``1,5`` for a number, too, in a column without a point.
+        decimal_comma: whether ``1,5`` is also a number, in a column without decimal points.
     """
     try:
         return np.array([np.nan if text is None else float(text.replace("_", "?")) for text in texts])
@@ -75,7 +74,7 @@ def as_numbers(texts: Sequence[str | None], decimal_comma: bool = False) -> np.n
         known = [text for text in texts if text is not None]
         if decimal_comma and any("," in text for text in known) and not any("." in text for text in known):
             numbers = as_numbers([None if text is None else text.replace(",", ".") for text in texts])
-            # Commas within texts stay.
+            # If all texts are numbers with decimal commas, return the numbers.
             if numbers.dtype != object:
                 return numbers
         return as_booleans(texts)
@@ -90,10 +89,10 @@ def as_booleans(texts: Sequence[str | None]) -> np.ndarray:
 
 
 def written_numbers(texts: Sequence[str]) -> dict[str, float]:
-    """Return the numbers among texts in the forms of tables for readers: ``1 000``, ``1,234.5``, ``50%``.
+    """Return the numbers among texts in the forms of printed tables: ``1 000``, ``1,234.5``, ``50%`` (0.5).
 
-    A per cent is a hundredth. A comma is a sign between thousands (``1,234``), or the decimal sign
-    (``1.234,5``) of all texts, if more texts are numbers by that reading.
+    A comma separates thousands (``1,234``). If more texts are numbers with the comma as decimal sign
+    (``1.234,5``), all texts are read in this way.
     """
     found: dict[str, float] = {}
     for thousands, decimal in ((",", "."), (".", ",")):
@@ -110,7 +109,7 @@ def written_numbers(texts: Sequence[str]) -> dict[str, float]:
 
 
 def split_numbers(values: np.ndarray) -> tuple[Float[np.ndarray, " rows"], list[str]]:
-    """Return texts as numbers with NaN for words, and the words, each once, in order."""
+    """Return texts as numbers with NaN for words, and the sorted distinct words."""
     numbers, odd = np.full(len(values), np.nan), {}
     for row, text in enumerate(values.tolist()):
         if text is not None:
@@ -145,8 +144,8 @@ def numbers_of(name: str, values: np.ndarray, written: bool, notes: list[str]) -
         rows = count - int((~np.isnan(numbers)).sum())
         raise ValueError(
             f"column {name!r}: expected numbers, got texts such as {shown} in {rows} of {len(values)} rows; "
-            "odd_numbers='coerce' takes 1 000, 1,234 and 50% for numbers and other texts for missing, "
-            "categorical takes each text for a category"
+            "odd_numbers='coerce' reads 1 000, 1,234 and 50% as numbers and other texts as missing; if the "
+            "column is named in categorical, each text becomes a category"
         )
     for text, number in read.items():
         numbers[values == text] = number

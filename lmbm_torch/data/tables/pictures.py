@@ -1,4 +1,4 @@
-"""Columns of paths of image files as features: pixels, learned convolutions, and pretrained models."""
+"""Features of image files in a column of paths: pixels, learned convolutions and pretrained models."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Float
 
 OWN_ENCODERS = ("small_cnn", "pixels")
-# Images in memory at once.
+# Largest number of images in memory at the same time.
 PART = 256
-# Side of the patches and number of the filters of the small convolutional encoder.
+# Side of the patches in pixels, and number of filters, of the small convolutional encoder.
 SIDE, FILTERS = 6, 128
-# Most patches to learn filters from, and most images with patches among these.
+# Largest numbers of patches, and of images with these patches, from which filters are learned.
 PATCHES, IMAGES = 50_000, 5000
-# Added to variances of a patch (values to 1) and of a whitened direction, as for values to 255 in Coates, Lee
-# and Ng (2011).
+# Constants added to variances before a division: of the pixels of a patch, and of directions in whitening
+# (Coates, Lee and Ng 2011, converted from pixels up to 255 to pixels up to 1).
 _CONTRAST, _WHITENING = 10 / 255**2, 0.1
 
 
 @dataclass(frozen=True)
 class Pixels(Stored):
-    """The pixels of images, brought to one size: red, green and blue from 0 to 1, channel by channel.
+    """The pixels of images, resized to a common size: red, green and blue from 0 to 1, channel by channel.
 
     Args:
         size: height and width.
@@ -59,13 +59,13 @@ class Pixels(Stored):
 class Convolution(Stored):
     """A small convolutional encoder with filters learned from patches of images, without labels.
 
-    Patches are normalised in contrast and whitened, and the filters are centres of their clusters. A filter
-    answers a patch by how much nearer than the mean centre it is, else 0; answers are summed over the four
-    quarters of an image (Coates, Lee and Ng 2011).
+    Patches are normalised in contrast and whitened, and the filters are the centres of clusters of patches.
+    The response of a filter to a patch is max(0, mean distance to all centres − distance to this centre).
+    Responses are summed over each quarter of an image (Coates, Lee and Ng 2011).
 
     Args:
-        size: height and width to bring images to, at least ``SIDE``.
-        mean: (patch,), of normalised patches.
+        size: height and width to which images are resized, at least ``SIDE``.
+        mean: (patch,), mean of the normalised patches.
         whitening: (patch, patch).
         centres: (filters, patch).
     """
@@ -86,7 +86,7 @@ class Convolution(Stored):
         return 4 * len(self.centres)
 
     def embed(self, contents: list[bytes]) -> Float[np.ndarray, "contents features"]:
-        """Return sums of rectified answers over quarters of image files, float32."""
+        """Return the sums of the filters' responses over the quarters of each image file, float32."""
         return np.stack([self._quarters(each) for each in Pixels(self.size).embed(contents)])
 
     def _quarters(self, pixels: Float[np.ndarray, " pixels"]) -> Float[np.ndarray, " features"]:
@@ -112,7 +112,7 @@ def learn_convolution(images: Float[np.ndarray, "images pixels"], size: int) -> 
     """Return an encoder with filters from random patches of images, with a fixed seed.
 
     Args:
-        images: of :class:`Pixels`.
+        images: features of :class:`Pixels`.
     """
     with naming_extras():
         from sklearn.cluster import MiniBatchKMeans
@@ -134,22 +134,22 @@ def learn_convolution(images: Float[np.ndarray, "images pixels"], size: int) -> 
 
 @dataclass(frozen=True)
 class ImageColumn(EmbeddedColumn):
-    """A column of paths of images, by :class:`Pixels`, :class:`Convolution` or a pretrained model.
+    """A column of paths of images, encoded by :class:`Pixels`, :class:`Convolution` or a pretrained model.
 
-    A missing path has features of 0; for arguments see :class:`EmbeddedColumn`.
+    If a path is missing, all features are 0. For arguments see :class:`EmbeddedColumn`.
     """
 
     kind: ClassVar[str] = "images"
 
     def values(self, table: Table) -> np.ndarray:
-        """Return the paths, those of a file's table from the folder of the file."""
+        """Return the paths; relative paths in a table from a file start at the folder of the file."""
         return paths_of(table, self.name)
 
     def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:
         """Return the features of images, see :class:`NamedColumn`.
 
         Raises:
-            ValueError: paths without a file, or files of no image.
+            ValueError: a path leads to no file, or a file holds no image.
         """
         found = np.zeros((len(values), self.encoder.num_features))
         encoder = self.encoder
@@ -165,21 +165,21 @@ def check_image_encoder(encoder: str, size: int) -> None:
     if encoder not in OWN_ENCODERS:
         parse(encoder, IMAGE_LIBRARIES, OWN_ENCODERS)
     if not isinstance(size, int) or size < SIDE:
-        raise ValueError(f"image_size: expected a number from {SIDE}, got {size!r}")
+        raise ValueError(f"image_size: expected a whole number of at least {SIDE}, got {size!r}")
 
 
 def fit_image_column(
     table: Table, name: str, encoder: str = "small_cnn", size: int = 32, cache: str | None = None
 ) -> ImageColumn:
-    """Return the column of images by an encoder.
+    """Return the column of images with a fitted encoder.
 
     Args:
         encoder: ``"small_cnn"``, ``"pixels"`` or ``"timm:NAME"``.
         size: height and width for the encoders of :data:`OWN_ENCODERS`.
-        cache: folder of embeddings; None for the platform's.
+        cache: folder that keeps embeddings; None for the platform's folder of caches.
 
     Raises:
-        ValueError: no image, paths without a file, or see :func:`check_image_encoder`.
+        ValueError: there is no image, a path leads to no file, or :func:`check_image_encoder` raises it.
     """
     check_image_encoder(encoder, size)
     values = paths_of(table, name)
@@ -192,28 +192,28 @@ def fit_image_column(
     known = np.random.default_rng(0).permutation(known)[:IMAGES]
     parts = [images for _, images in _embedded(name, known, pixels)]
     if not parts:
-        raise ValueError(f"column {name!r}: expected paths of images, got none")
+        raise ValueError(f"column {name!r}: expected paths of images, got only missing values")
     return ImageColumn(name, learn_convolution(np.concatenate(parts), size))
 
 
 def paths_of(table: Table, name: str) -> np.ndarray:
-    """Return a column of paths, relative ones from the folder of the table."""
+    """Return a column of paths; relative paths start at the folder of the table."""
     folder = Path() if table.folder is None else Path(table.folder)
     texts = as_texts(table.columns[name])
     return np.array([None if text is None else str(folder / text) for text in texts], dtype=object)
 
 
 def _embedded(name: str, values: np.ndarray, encoder: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield rows with an image and the features of the images, part by part.
+    """Yield row numbers of images and the features of the images, part by part.
 
     Raises:
-        ValueError: paths without a file; files of no image.
+        ValueError: a path leads to no file, or a file holds no image.
     """
     known = np.flatnonzero(~is_missing(values))
     if absent := [path for path in values[known].tolist() if not Path(path).is_file()]:
         few = absent[:SHOWN]
         raise ValueError(
-            f"column {name!r}: expected paths of images, got {len(absent)} without a file such as {few}"
+            f"column {name!r}: expected paths of images, got {len(absent)} without a file, such as {few}"
         )
     for first in range(0, len(known), PART):
         rows = known[first : first + PART]

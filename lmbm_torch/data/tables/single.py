@@ -1,4 +1,4 @@
-"""Encoders of texts and of images alone, as transformers of scikit-learn."""
+"""Encoders of a single column of texts or images, as transformers for scikit-learn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmbm_torch.data.tables.texts import fit_text_column, is_sparse
 
 
 class SingleEncoder(TransformerMixin, BaseEstimator):
-    """A transformer of a single column; base class.
+    """The base class of transformers of a single column.
 
     Attributes:
         column_: the encoded column.
@@ -34,14 +34,13 @@ class SingleEncoder(TransformerMixin, BaseEstimator):
         """Learn the encoding of a column.
 
         Args:
-            X: (rows,), texts in a list, an array or a series, with None for a missing text; or a data frame
-                of one column.
+            X: (rows,), texts in a list, array or series, with None for missing texts; or a one-column frame.
             y: ignored.
 
         Raises:
-            OSError: no pretrained model of the name.
-            TypeError: other values than texts.
-            ValueError: an invalid parameter, several columns, or nothing to learn from.
+            OSError: there is no pretrained model with the name.
+            TypeError: values are no texts.
+            ValueError: a parameter is invalid, there are several columns, or nothing can be learned.
         """
         table = _table(X, type(self).__name__.removesuffix("Encoder").lower())
         (name,) = table.columns
@@ -50,10 +49,10 @@ class SingleEncoder(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> Features:
-        """Return the features of a column, (rows, features), float64: CSR of terms of texts, else dense.
+        """Return the features of a column, (rows, features), float64; CSR for tf-idf, otherwise dense.
 
         Raises:
-            TypeError, ValueError: see :meth:`fit`; a pretrained model of another content than at training.
+            TypeError, ValueError: see :meth:`fit`; also if the files of a pretrained model have changed.
         """
         check_is_fitted(self)
         table = _table(X, self.column_.name)
@@ -64,7 +63,7 @@ class SingleEncoder(TransformerMixin, BaseEstimator):
         return found.tocsr() if sparse else found
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Return the names of the features, with the name of the column first."""
+        """Return the names of the features, which begin with the name of the column."""
         check_is_fitted(self)
         return np.array(self.column_.feature_names, dtype=object)
 
@@ -72,12 +71,13 @@ class SingleEncoder(TransformerMixin, BaseEstimator):
 class TextEncoder(SingleEncoder):
     """A transformer of texts: tf-idf of words or characters, and embeddings of pretrained models.
 
-    Of a pretrained model, :func:`lmbm_torch.save` writes name, commit and the SHA-256 of the files; new texts
-    are encoded by a model of the same content alone. Models are read from safetensors, without code of a hub.
+    For a pretrained model, :func:`lmbm_torch.save` writes the name, the commit and the SHA-256 of the files;
+    new texts are encoded only if the SHA-256 is unchanged. Models are read from safetensors, without code of
+    a hub.
 
     Args:
         encoder: ``text_encoder`` of :class:`~lmbm_torch.data.tables.encoding.TableOptions`.
-        cache: folder of embeddings of training; None for the platform's folder of caches.
+        cache: folder that keeps embeddings; None for the platform's folder of caches.
 
     Examples:
         >>> from lmbm_torch.data import TextEncoder
@@ -101,15 +101,14 @@ class ImageEncoder(SingleEncoder):
     """A transformer of paths of image files: learned convolutions, pixels, or features of a pretrained model.
 
     ``"small_cnn"`` learns 128 filters from patches of the training images, without labels, and sums their
-    rectified answers over the quarters of an image (Coates, Lee and Ng 2011): 512 features for every
-    estimator. ``"pixels"`` are for networks with convolutions of their own,
-    :class:`~lmbm_torch.models.ConvolutionalEncoder`, trained along. Of pretrained models the file holds what
-    is said for :class:`TextEncoder`.
+    responses over each quarter of an image (Coates, Lee and Ng 2011), which gives 512 features. ``"pixels"``
+    is for neural networks that learn convolutions, such as :class:`~lmbm_torch.models.ConvolutionalEncoder`.
+    For pretrained models, files hold the same as for :class:`TextEncoder`.
 
     Args:
         encoder: ``image_encoder`` of :class:`~lmbm_torch.data.tables.encoding.TableOptions`.
-        size: height and width that ``"small_cnn"`` and ``"pixels"`` bring images to.
-        cache: folder of embeddings of training; None for the platform's folder of caches.
+        size: height and width to which ``"small_cnn"`` and ``"pixels"`` resize images.
+        cache: folder that keeps embeddings; None for the platform's folder of caches.
 
     Examples:
         >>> import tempfile
@@ -131,21 +130,21 @@ class ImageEncoder(SingleEncoder):
 
 
 def _table(X: Any, name: str) -> Table:
-    """Return a column of texts as a table.
+    """Convert a column of texts to a table.
 
     Raises:
-        TypeError: other values than texts.
-        ValueError: several columns, or no row.
+        TypeError: values are no texts.
+        ValueError: there are several columns, or no row.
     """
     if not is_frame(X) and not isinstance(X, Table):
         texts = np.asarray(X, dtype=object)
         if texts.ndim == 2 and texts.shape[1] == 1:
             texts = texts[:, 0]
         if texts.ndim != 1 or not len(texts):
-            raise ValueError(f"X: expected texts, (rows,), got shape {texts.shape}")
+            raise ValueError(f"X: expected texts of shape (rows,), got shape {texts.shape}")
         X = Table("X", {str(getattr(X, "name", None) or name): as_column(texts)})
     elif len(names := column_names(X) if is_frame(X) else [*X.columns]) != 1:
-        raise ValueError(f"X: expected one column, got {names}")
+        raise ValueError(f"X: expected a data frame of one column, got the columns {names}")
     table = open_frame(X)
     if any(values.dtype != object and not is_missing(values).all() for values in table.columns.values()):
         raise TypeError("X: expected texts, got numbers or dates")

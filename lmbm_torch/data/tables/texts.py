@@ -1,4 +1,4 @@
-"""Columns of free text as features: tf-idf of words or characters, and embeddings of pretrained models."""
+"""Features of columns of free text: tf-idf of words or characters, and embeddings of pretrained models."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lmbm_torch.extras import naming_extras
 
 MAX_TERMS = 50_000
 """Number of the most frequent terms of a column that are kept."""
-# Options of TfidfVectorizer: words, words and pairs of neighbours, and characters within words and at their
-# ends, where five rows have the term, since two rows share too many.
+# Options of TfidfVectorizer for words, for words and pairs of neighbouring words, and for characters. A group
+# of characters must occur in five rows, because too many groups occur in two rows.
 TFIDF: dict[str, dict[str, Any]] = {
     "tfidf": {"min_df": 2},
     "phrases": {"min_df": 2, "ngram_range": (1, 2), "sublinear_tf": True},
@@ -30,11 +30,11 @@ TFIDF: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class TextColumn(NamedColumn):
-    """A column of texts, as ``TfidfVectorizer`` of scikit-learn takes texts; a missing text has no terms.
+    """A column of texts, encoded as by ``TfidfVectorizer`` of scikit-learn; a missing text has no terms.
 
     Args:
-        name: of the column.
-        terms: words or characters, one feature each.
+        name: name of the column.
+        terms: words or groups of characters, with one feature for each.
         idf: inverse document frequency of each term in the training rows.
         encoder: a key of :data:`TFIDF`.
     """
@@ -55,10 +55,10 @@ class TextColumn(NamedColumn):
         return tuple(f"{self.name}{between}{term}" for term in self.terms)
 
     def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:
-        """Return tf-idf of the texts, ``(rows, terms)``, float64, rows of norm 1; other terms are left out.
+        """Return tf-idf of the texts, ``(rows, terms)``, float64, rows of norm 1; unknown terms are ignored.
 
         Args:
-            unknown: ignored: new words are common in new texts.
+            unknown: not used, because new words are common in new texts.
         """
         found = self._vectoriser.transform([text or "" for text in as_texts(values)])
         return csc_array(found) if sparse else found.toarray()
@@ -73,12 +73,12 @@ class TextColumn(NamedColumn):
 
 @dataclass(frozen=True)
 class EmbeddedColumn(NamedColumn):
-    """A column of texts as embeddings of a pretrained model; 0 for a missing text.
+    """A column of texts, encoded by a pretrained model; the features of a missing text are 0.
 
     Args:
-        name: of the column.
-        encoder: the model.
-        cache: folder of embeddings computed before, not in files of the column; None to keep nothing.
+        name: name of the column.
+        encoder: the pretrained model.
+        cache: folder that keeps embeddings, not saved with the column; None for no cache.
     """
 
     kind: ClassVar[str] = "texts"
@@ -87,7 +87,7 @@ class EmbeddedColumn(NamedColumn):
     cache: str | None = field(default=None, compare=False)
 
     def stored_parts(self) -> dict[str, Any]:
-        """Return name and encoder: folders belong to a machine, and new rows leave no trace there."""
+        """Return name and encoder; the folder of the cache is not saved, because other computers lack it."""
         return {"name": self.name, "encoder": self.encoder}
 
     @property
@@ -106,11 +106,11 @@ class EmbeddedColumn(NamedColumn):
 
 @dataclass(frozen=True)
 class JoinedColumn(NamedColumn):
-    """A column of texts in several encodings beside each other.
+    """A column of texts with the features of several encoders.
 
     Args:
-        name: of the column.
-        parts: an encoded column for each encoding.
+        name: name of the column.
+        parts: an encoded column for each encoder.
     """
 
     kind: ClassVar[str] = "texts"
@@ -128,15 +128,14 @@ class JoinedColumn(NamedColumn):
 
 
 def check_text_encoders(encoders: str | Sequence[str]) -> list[str]:
-    """Return the encoders of texts as a list.
+    """Check the names of text encoders, and return them as a list.
 
     Raises:
-        ValueError: no encoder, a repeated encoder, or another form than those of :data:`TFIDF` and of
-            pretrained models.
+        ValueError: there is no encoder, or an encoder is repeated or unknown.
     """
     found = [encoders] if isinstance(encoders, str) else [*encoders]
     if not found or len({*found}) < len(found):
-        raise ValueError(f"text_encoder: expected encoders, each once, got {found}")
+        raise ValueError(f"text_encoder: expected one or more distinct encoders, got {found}")
     for each in found:
         if each not in TFIDF:
             parse(each, TEXT_LIBRARIES, TFIDF)
@@ -146,14 +145,14 @@ def check_text_encoders(encoders: str | Sequence[str]) -> list[str]:
 def fit_text_column(
     name: str, values: np.ndarray, encoders: str | Sequence[str] = "tfidf", cache: str | None = None
 ) -> NamedColumn:
-    """Return the column of texts by encoders.
+    """Return the column of texts with fitted encoders.
 
     Args:
         encoders: a key of :data:`TFIDF`, ``"sentence:NAME"`` or ``"hf:NAME"``, or several of these.
-        cache: folder of embeddings; None for the platform's.
+        cache: folder that keeps embeddings; None for the platform's folder of caches.
 
     Raises:
-        ValueError: no word occurs in two rows; see :func:`check_text_encoders`.
+        ValueError: no word occurs in two rows, or :func:`check_text_encoders` raises it.
     """
     found = check_text_encoders(encoders)
     parts = [
@@ -176,7 +175,7 @@ def _of_terms(name: str, values: np.ndarray, encoder: str) -> TextColumn:
         vectoriser = _vectoriser(max_features=MAX_TERMS, **TFIDF[encoder]).fit(texts)
     except ValueError as error:
         terms = "characters that occur in five" if encoder == "characters" else "words that occur in two"
-        raise ValueError(f"column {name!r}: expected texts with {terms} rows, got none") from error
+        raise ValueError(f"column {name!r}: expected texts with {terms} rows, got no such texts") from error
     terms, idf = vectoriser.get_feature_names_out().tolist(), vectoriser.idf_.tolist()
     return TextColumn(name, tuple(terms), tuple(idf), encoder)
 

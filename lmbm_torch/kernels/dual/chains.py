@@ -1,4 +1,4 @@
-"""Dual steps and likelihoods of chains."""
+"""Inner loops for training chains: steps on dual variables, likelihoods and their gradients."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from lmbm_torch.kernels.jit import SUMS, fast, fast_part, njit, part
 from lmbm_torch.kernels.sums import LEAST_SUM, MOST_FORBIDDEN, joins
 
-# Least marginal along a labelling that can give mass.
+# Smallest marginal of a position for which mass can be taken from a labelling.
 NEGLIGIBLE = 1e-12
-# Most halvings of a rate in a visit, and the factor of a rate after a successful step.
+# Largest number of halvings of a step size; below, the factor by which a step size grows after a success.
 HALVINGS = 20
 FASTER = 1.1
-# Largest range of log-potentials computed without logarithms: sums are above e^−NARROW, and terms that
-# underflow are below e^−700.
+# Largest range of log-potentials for which sums are computed from exponentials instead of logarithms: such
+# sums are above e^−NARROW, and terms that underflow are below e^−700.
 NARROW = 300.0
-# Exponentials below e^−SEEN of the largest are left out of a sum: smaller than the last digit.
+# Terms of a sum below e^−SEEN times the largest term are left out, because they do not change the last digit.
 SEEN = 40.0
 
 
@@ -33,16 +33,16 @@ class Chains(NamedTuple):
 
 
 def compilable(problem: Any) -> Chains:
-    """Return the solver's problem as a record for compiled code."""
+    """Convert the solver's problem to a record that compiled code can read."""
     return Chains(*(getattr(problem, name) for name in Chains._fields))
 
 
 @part
 def best_path(fields, transition, support, sign, origin, path):
-    """Compute the labelling of largest sign · score among allowed labellings; return the score.
+    """Write the allowed labelling of largest sign · score to ``path``; return the score.
 
-    Entries of ``support``, (length, states) and (length − 1, states, states), above ``NEGLIGIBLE`` are
-    allowed; empty arrays allow everything.
+    ``support`` has marginals (length, states) and (length − 1, states, states); states and transitions with
+    marginals above ``NEGLIGIBLE`` are allowed. Empty arrays allow everything.
     """
     nodes, edges = support
     length, states = fields.shape
@@ -70,7 +70,7 @@ def best_path(fields, transition, support, sign, origin, path):
 
 @part
 def longest_step(nodes, edges, up, down):
-    """Return the most mass that can move from the labelling ``down`` to ``up``."""
+    """Return the largest mass that can be moved from the labelling ``down`` to the labelling ``up``."""
     length = len(up)
     longest = np.inf
     for t in range(length):
@@ -83,14 +83,14 @@ def longest_step(nodes, edges, up, down):
 
 @part
 def count_pairs(path, amount, pairs):
-    """Add ``amount`` for each transition of a labelling."""
+    """Add ``amount`` to the entry of ``pairs`` for each transition of a labelling."""
     for t in range(len(path) - 1):
         pairs[path[t], path[t + 1]] += amount
 
 
 @part
 def curvature(gram, up, down, penalty, pairs):
-    """Return ‖F(up) − F(down)‖², transitions divided by the penalty; ``pairs`` stays zero."""
+    """Return ‖F(up) − F(down)‖², with transitions divided by the penalty; ``pairs`` is zeros, as scratch."""
     total = 0.0
     for t in range(len(up)):
         if up[t] == down[t]:
@@ -111,7 +111,7 @@ def curvature(gram, up, down, penalty, pairs):
 
 @part
 def move(nodes, edges, path, amount):
-    """Add mass to a labelling, or subtract mass; no mass falls below zero."""
+    """Add ``amount`` to the marginals of a labelling; no marginal falls below zero."""
     for t in range(len(path)):
         nodes[t, path[t]] = max(nodes[t, path[t]] + amount, 0.0)
         if t + 1 < len(path):
@@ -120,7 +120,7 @@ def move(nodes, edges, path, amount):
 
 @part
 def visit(gram, fields, transition, nodes, edges, upper, penalty, steps, change, pairs):
-    """Run up to ``steps`` steps on one chain; ``change`` collects the changes of marginals."""
+    """Run up to ``steps`` steps on one chain; add the changes of marginals to ``change``."""
     length, states = fields.shape
     everything = (nodes[:0], edges[:0])
     up, down = np.empty(length, np.int64), np.empty(length, np.int64)
@@ -131,13 +131,13 @@ def visit(gram, fields, transition, nodes, edges, upper, penalty, steps, change,
         rise -= best_path(fields, transition, (nodes, edges), -1.0, origin, down)
         if step == 0:
             first = rise
-        # The remaining rise is of the order of rounding, or small compared with the first.
+        # End if a step can raise the dual only by rounding errors, or by little compared with the first step.
         if rise <= max(1e-12, 0.05 * first):
             return
         square = upper * curvature(gram, up, down, penalty, pairs)
         longest = longest_step(nodes, edges, up, down)
         amount = min(longest, rise / square) if square > 0.0 else longest
-        # In this order: positions common to both labellings may have less mass than the step.
+        # Add before subtracting, because shared positions may have less mass than the step.
         move(nodes, edges, up, amount)
         move(nodes, edges, down, -amount)
         count_pairs(up, -upper * amount / penalty, transition)
@@ -161,7 +161,7 @@ def add_row(row, amount, scores):
 
 @part
 def read_fields(scores, labels, first, last, fields):
-    """Read a chain's scores (states, positions) as (length, states), plus 1 for all labels but the truth."""
+    """Copy a chain's scores (states, positions) to (length, states), and add 1 for all wrong labels."""
     for t in range(first, last):
         for s in range(len(scores)):
             fields[t - first, s] = scores[s, t] + (labels[t] != s)
@@ -176,8 +176,8 @@ def smo_sweep(problem, nodes, edges, scores, transition, order, steps):
         edges: (steps, states, states), changed in place.
         scores: (states, positions), changed in place.
         transition: (states, states), changed in place.
-        order: the chains.
-        steps: most steps on a chain in a visit.
+        order: chains in the order of the steps.
+        steps: largest number of steps on a chain at a time.
     """
     _pair_sweep(compilable(problem), nodes, edges, scores, transition, order, steps)
 
@@ -215,8 +215,8 @@ def _pair_sweep(chains, nodes, edges, scores, transition, order, steps):
                     add_row(gram[first + t], -upper[x] * change[t, s], scores[s])
 
 
-# Loops in place of array expressions, which make numba compile error messages about shapes for three times as
-# long as everything computed here.
+# The following functions use loops instead of array expressions, because the error messages of array
+# expressions would triple the compilation time.
 @part
 def largest_of(values):
     """Return max_s values_s."""
@@ -230,7 +230,7 @@ def largest_of(values):
 def weights_after(log_row, row, message, odds, is_narrow, weights):
     """Write weights_s = exp(log_row_s + message_s − c); return c and the sum of weights.
 
-    ``row`` and ``odds`` are exp(log_row) and exp(message), for narrow rows.
+    If ``is_narrow`` (a small range of values), ``row`` and ``odds`` are exp(log_row) and exp(message).
     """
     largest, total = 0.0, 0.0
     if not is_narrow:
@@ -245,7 +245,7 @@ def weights_after(log_row, row, message, odds, is_narrow, weights):
 
 @njit(nogil=True, cache=True)
 def chain_marginals(log_nodes, log_pairs, nodes, pairs):
-    """Compute P(y_t) and Σ_t P(y_t, y_{t+1}) for log-potentials of any range, equal at every step."""
+    """Compute P(y_t) and Σ_t P(y_t, y_{t+1}) for log-potentials of any range; steps share ``log_pairs``."""
     length, states = log_nodes.shape
     log_table, table = np.empty((states, states)), np.empty((states, states))
     largest, least = -np.inf, np.inf
@@ -259,7 +259,7 @@ def chain_marginals(log_nodes, log_pairs, nodes, pairs):
             pairs[r, s] = 0.0
     is_narrow = least - largest > -NARROW
     weights = np.empty(states)
-    # Log-potentials of each position and all later positions, at most 0, and the exponentials.
+    # Backward messages as logarithms of at most 0, and their exponentials.
     messages, odds = np.empty((length, states)), np.empty((length, states))
     for t in range(length - 1, -1, -1):
         for r in range(states):
@@ -292,7 +292,7 @@ def chain_marginals(log_nodes, log_pairs, nodes, pairs):
 
 @part
 def rise(gram, fields, transition, node_step, pair_step, upper, penalty):
-    """Return the gain of the dual by a step, divided by C."""
+    """Return by how much a step raises the dual, divided by C."""
     gain, square = 0.0, 0.0
     length, states = node_step.shape
     for t in range(length):
@@ -312,7 +312,7 @@ def rise(gram, fields, transition, node_step, pair_step, upper, penalty):
 
 @part
 def moved(values, rate, direction, out):
-    """Write the matrix values + rate · direction to ``out``."""
+    """Write values + rate · direction, a matrix, to ``out``."""
     for t in range(out.shape[0]):
         for s in range(out.shape[1]):
             out[t, s] = values[t, s] + rate * direction[t, s]
@@ -326,7 +326,7 @@ def gradient_sweep(problem, marginals, scores, transition, order):
         marginals: a :class:`~lmbm_torch.kernels.dual.records.Marginals`, changed in place.
         scores: (states, positions), changed in place.
         transition: (states, states), changed in place.
-        order: the chains.
+        order: chains in the order of the steps.
     """
     _gradient_sweep(compilable(problem), marginals, scores, transition, order)
 
@@ -384,11 +384,11 @@ def loss_and_gradient(scores, transition, start, labels, upper, errors, pairs):
     Args:
         scores: (positions, states), unary log-potentials; −1e30 forbids.
         transition: (states, states); −1e30 forbids.
-        start: (chains + 1,), first position of each chain, among all of ``scores``.
+        start: (chains + 1,), the first row of ``scores`` of each chain, then the number of rows.
         labels: (positions,), the true states.
-        upper: (chains,), weights of the losses; a weight 0 gives a gradient 0.
-        errors: (positions, states), overwritten at the chains' positions.
-        pairs: (states, states), added to.
+        upper: (chains,), weights of the losses; if a weight is 0, the gradient is 0.
+        errors: (positions, states), the gradient by ``scores``, written at the positions of the chains.
+        pairs: (states, states), to which the gradient by ``transition`` is added.
     """
     total, are_left = 0.0, np.ones(len(upper), np.bool_)
     allowed = transition[transition > MOST_FORBIDDEN]
@@ -401,18 +401,18 @@ def loss_and_gradient(scores, transition, start, labels, upper, errors, pairs):
 
 @fast
 def _by_probabilities(scores, transition, start, labels, upper, errors, pairs, are_left):
-    """Compute the loss for narrow transitions: messages are probabilities with sum 1.
+    """Compute the loss with messages that are probabilities, for transitions of a small range.
 
-    ``are_left`` becomes false for all chains but those whose sums may have lost terms that underflow.
+    ``are_left`` stays true for chains whose sums may have lost terms by underflow.
     """
     states, longest = scores.shape[1], 0
     for x in range(len(upper)):
         longest = max(longest, start[x + 1] - start[x])
     forward, odds = np.empty((longest, states)), np.empty((longest, states))
-    # Messages from behind to each position, with the position's odds, and their sums before the position.
+    # Forward messages with the unary factor of each position, backward messages, and normalising constants.
     ahead, behind, norms = np.empty((longest, states)), np.empty((longest, states)), np.empty(longest + 1)
     is_reached, was_reached = np.empty(states, np.bool_), np.empty(states, np.bool_)
-    # Sums of pairs without the common factor of the transitions.
+    # Sums of products of messages for each transition, before multiplication by the factor of the transition.
     products, table, highest = np.zeros((states, states)), np.empty((states, states)), transition[0, 0]
     for r in range(states):
         for s in range(states):
@@ -508,7 +508,7 @@ def log_sum(values):
     for s in range(len(values)):
         if values[s] > largest - SEEN:
             total += math.exp(values[s] - largest)
-    # The logarithm of Python refuses 0, the sum of forbidden log-potentials.
+    # If all log-potentials are forbidden, the sum is 0, whose logarithm Python refuses.
     return largest + (math.log(total) if total > 0.0 else -np.inf)
 
 
@@ -525,7 +525,7 @@ def lower(values):
 
 @fast
 def _by_logarithms(scores, transition, start, labels, upper, errors, pairs, are_left):
-    """Compute the loss of some chains for transitions of any range: messages are logarithms of at most 0."""
+    """Compute the loss of the chains ``are_left`` with messages that are logarithms, for any transitions."""
     states, longest = scores.shape[1], 0
     for x in range(len(upper)):
         longest = max(longest, start[x + 1] - start[x])

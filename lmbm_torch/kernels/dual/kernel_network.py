@@ -1,27 +1,26 @@
 """Steps on the dual variables of a kernel label problem.
 
-With β = s α the dual of a label is, up to the sign,
+With β = s α (spin times dual variable), the dual of a label is, up to the sign,
 
     min_β ½ βᵀGβ − linearᵀβ,  lower ≤ β ≤ upper,
 
-without an equality constraint, because the intercept is part of the joint kernel G.
+without an equality constraint, because the joint kernel G contains the intercept.
 
-A step takes the instance with the largest gain of a single move and the partner with the largest gain of a
-pair (Steinwart, Hush and Scovel, Training SVMs without offset, 2011), and moves both to the best point of the
-box. If few instances can still move, only these instances are solved. Exact moves (:func:`solve_free`) finish
-problems that pairs leave unsolved for long, and start from the duals of a similar problem if few instances
-are free: pairs would first move single instances a long way, and lose most of the known solution.
+A pair step chooses the instance whose own step gains most, and the partner with which the pair gains most
+(Steinwart, Hush and Scovel, Training SVMs without offset, 2011), and moves both to the best point of the box.
+If few instances can still change, only these instances are used. Exact moves (:func:`solve_free`) replace
+pair steps if these converge slowly, or if the start is the solution of a similar problem with few free
+instances (strictly inside the box): pair steps would first lose most of this solution.
 
-If instances are much alike, pairs are slow: a hundred steps on each instance change hardly anything. Exact
-moves keep a set of free instances at the common optimum. Another instance moves, with the free instances
-following, until the own optimum, where the instance becomes free, or until a free instance meets a bound and
-leaves the set: the simplex method of support vectors (Scheinberg 2006), started with no free instance and
-duals anywhere in the box. The cost is low for few free instances, for example for kernel values of low rank,
-so exact moves continue only if the estimated cost is at most the cost of pairs so far.
+If instances are very similar, pair steps are slow. Exact moves keep a set of free instances at their joint
+optimum. Another instance moves, and the free instances follow, until the instance reaches the optimum and
+becomes free, or until a free instance reaches a bound and leaves the set. This is the active-set method for
+SVMs (Scheinberg 2006), started with no free instance and any dual variables in the box. The cost is low if
+few instances are free, for example for a kernel of low rank. Therefore exact moves continue only if their
+estimated cost is at most the cost of the pair steps so far.
 
-Exact moves update the inverse of the free instances' kernel values and the remaining curvatures. Loops write
-one array each, and maxima are searched in separate loops: LLVM then vectorises all loops, ten times faster
-here.
+Exact moves update the inverse of the kernel matrix of the free instances. Each loop writes one array, and
+maxima are searched in separate loops, because LLVM then vectorises all loops (ten times as fast).
 """
 
 from __future__ import annotations
@@ -35,35 +34,35 @@ from lmbm_torch.kernels.dual.records import NEGLIGIBLE, Box
 from lmbm_torch.kernels.jit import finite, finite_part
 
 BLOCK = 64
-# Least curvature of an instance, for instances without any similarity: the dual goes to a bound.
+# Lower limit for curvatures: an instance with kernel value 0 has curvature 0, and its dual goes to a bound.
 TINY = 1e-30
-# Least share of an instance's curvature left by other instances.
+# Below this share of remaining curvature, an instance counts as a combination of the free instances.
 PARALLEL = 1e-6
-# Most free instances of exact moves.
+# Largest number of free instances in exact moves.
 MOST = 1024
-# Free instances at the first estimate of the cost; the next estimates are at twice as many each.
+# Number of free instances at which the cost is first estimated; it is estimated again at each doubling.
 PROBED = 16
-# Share of curvature left by the free instances at the end of exact moves.
+# Remaining share of curvature that the estimate of the cost assumes at the end of exact moves.
 EXPLAINED = 0.01
-# Cost of a step on a pair per instance, in multiplications; a move also reads the free rows once.
+# Cost of a pair step in multiplications for each instance.
 PAIR = 5
-# Share of exact moves' estimated cost that pairs must have cost before.
+# Exact moves continue if the pair steps have cost at least this share of the estimated cost.
 PROMISE = 0.2
-# Determinant of a pair, relative to the product of the diagonal, that counts as zero.
+# A 2 × 2 determinant below this share of the product of the diagonal counts as zero.
 SINGULAR = 1e-10
-# Steps between two checks of the gap.
+# Number of steps between two checks of the duality gap.
 CHECKED = 32
-# Share of the instances up to which the active instances are solved separately.
+# Active instances are solved separately if they are at most this share of all instances.
 NARROW = 0.7
-# Multiple of the cost of pairs so far until exact moves are tried again.
+# Exact moves are tried again when the cost of pair steps has grown by this factor.
 IMPATIENCE = 3.0
-# Credit of exact moves: steps on pairs of all instances, per instance.
+# Cost granted to exact moves at the start, in pair steps for each instance.
 HEAD_START = 2.0
 
 
 @finite_part
 def gap(box, shares):
-    """Write max over b of h_i (β_i − b), h the gradient, into ``shares``; return the sum, the duality gap."""
+    """Write each instance's part of the duality gap to ``shares``; return the duality gap."""
     coef, lower, upper, gradient, _linear = box
     for i in range(len(shares)):
         value = gradient[i]
@@ -85,16 +84,15 @@ def dual(box):
 
 @finite_part
 def padded(size):
-    """Return the least multiple of a block that is at least ``size``, for :func:`largest`."""
+    """Round ``size`` up to a multiple of the block size of :func:`largest`."""
     return (size + BLOCK - 1) // BLOCK * BLOCK
 
 
 @finite_part
 def largest(values):
-    """Return the first position of the largest value; the length is a multiple of a block.
+    """Return the first position of the largest value; the length is a multiple of the block size.
 
-    The largest value of each block is computed first (vectorised by LLVM), without positions: a third of the
-    time.
+    First the largest value of each block is computed, which LLVM vectorises; this takes a third of the time.
     """
     best, first = values[0], 0
     for start in range(0, len(values), BLOCK):
@@ -111,20 +109,19 @@ def largest(values):
 
 
 class Free(NamedTuple):
-    """The free instances, and working memory, allocated by Python.
+    """The free instances (strictly inside the box), and working memory, allocated by Python.
 
     Args:
-        index: (most,), the free instances, the first ``count`` entries.
-        is_free: (instances,).
-        inverse: (most, most), inverse of the free instances' kernel values.
-        own: (instances,), each instance's curvature.
-        left: (instances,), curvature left by the free instances.
-        answer: (most,), response of the free instances to a unit move of another instance.
+        index: (most,), the free instances in the first ``count`` entries.
+        is_free: (instances,), whether each instance is free.
+        inverse: (most, most), inverse of the kernel matrix of the free instances.
+        own: (instances,), curvature of each instance.
+        left: (instances,), remaining curvature if the free instances follow a move of the instance.
+        answer: (most,), change of the free instances if another instance moves by 1.
         some: (most,), scratch.
         slope: (instances,), change of gradients by the move.
-        shares: (instances,), scratch.
-        other: (instances,), scratch.
-        gains: (instances,), padded for :func:`largest`.
+        shares, other: (instances,), scratch.
+        gains: (instances,), gains of moves, padded for :func:`largest`.
     """
 
     index: np.ndarray
@@ -160,21 +157,20 @@ class Free(NamedTuple):
 
 @finite_part
 def solve_free(joint, box, free, tol, steps, spent):
-    """Run exact moves until the gap is small, no gain is left, or the cost is too high.
+    """Run exact moves until the gap is small, no move gains, or the cost is too high.
 
-    The primal value decreases meanwhile, from known duals of another problem a hundredfold: a gap fixed at
-    the start would stop far too early, and the free instances would be lost.
+    The limit of the gap is relative to the current primal value, which may fall a hundredfold meanwhile.
 
     Args:
         joint: (instances, instances), G.
-        box: changed in place.
+        box: the dual problem, changed in place.
         free: memory of the free instances.
-        tol: gap at which to stop, relative to the primal value.
-        steps: most moves.
-        spent: cost of pairs so far.
+        tol: duality gap at which to stop, relative to the primal value.
+        steps: largest number of moves.
+        spent: cost of the pair steps so far.
 
     Returns:
-        The number of moves, and the estimated cost of all moves; 0 after an end before the estimate.
+        The number of moves, and the estimated cost of all moves; 0 if the moves ended before an estimate.
     """
     _none_free(joint, free)
     answer, slope = free.answer, free.slope
@@ -219,10 +215,10 @@ def _none_free(joint, free):
 
 @finite_part
 def _estimated(free, count):
-    """Estimate the cost of all moves from the average share of curvature left by ``count`` free instances.
+    """Estimate the cost of all moves from the mean share of curvature that ``count`` free instances leave.
 
-    Each further free instance is assumed to explain the same share of the remainder, and each instance to
-    move once.
+    The estimate assumes that each further free instance reduces the remainder by the same factor, and that
+    each instance moves once.
     """
     size = len(free.own)
     total = 0.0
@@ -237,7 +233,7 @@ def _estimated(free, count):
 
 @finite_part
 def _best(box, free):
-    """Return the instance with the largest gain of a move, −1 for none."""
+    """Return the instance whose move gains most; −1 if no move gains."""
     (coef, lower, upper, gradient, _linear), gains = box, free.gains
     for i in range(len(coef)):
         slope, own = gradient[i], max(free.left[i], PARALLEL * free.own[i])
@@ -249,7 +245,7 @@ def _best(box, free):
 
 @finite_part
 def _answer(joint, free, count, k):
-    """Compute the response of free instances to a unit move of k, and the change of all gradients."""
+    """Compute how free instances and all gradients change if instance k moves by 1."""
     row, some, answer, slope = joint[k], free.some, free.answer, free.slope
     for f in range(count):
         some[f] = row[free.index[f]]
@@ -265,7 +261,7 @@ def _answer(joint, free, count, k):
 
 @finite_part
 def _subtract(joint, free, count, factors, values):
-    """Subtract Σ_f factors_f joint_f over the free rows, four rows at a time."""
+    """Subtract Σ_f factors_f joint_f over the rows f of free instances, four rows at a time."""
     f = 0
     while f + 4 <= count:
         a, b, c, d = (
@@ -286,7 +282,7 @@ def _subtract(joint, free, count, factors, values):
 
 @finite_part
 def _limit(box, free, count, k, wanted):
-    """Return the step of k, and the first free instance at a bound, −1 for none."""
+    """Return the possible step of k, and the free instance that reaches a bound first; −1 for none."""
     (coef, lower, upper, _gradient, _linear), answer = box, free.answer
     step = min(max(wanted, lower[k] - coef[k]), upper[k] - coef[k])
     first = -1
@@ -313,7 +309,7 @@ def _move(box, free, count, k, step):
 
 @finite_part
 def _enter(free, count, k, own):
-    """Add a row and a column to the inverse."""
+    """Make instance k free: add a row and a column to the inverse."""
     inverse, left, answer, slope = free.inverse, free.left, free.answer, free.slope
     for f in range(count):
         share = answer[f] / own
@@ -328,7 +324,7 @@ def _enter(free, count, k, own):
 
 @finite_part
 def _leave(joint, free, count, first):
-    """Remove a row and a column of the inverse, and update the response to the current move."""
+    """Remove a free instance from the inverse, and update the response to the current move."""
     index, inverse, left = free.index, free.inverse, free.left
     some, answer, slope, other = free.some, free.answer, free.slope, free.other
     for f in range(count):
@@ -356,12 +352,12 @@ def _leave(joint, free, count, first):
 
 
 class Room(NamedTuple):
-    """Working memory of a label, allocated by Python to save compilation.
+    """Working memory of a label, allocated by Python to shorten compilation.
 
     Args:
-        shares: (instances,), shares of the gap.
+        shares: (instances,), each instance's part of the duality gap.
         index: (instances,), the active instances.
-        joint: flat, kernel values among active instances.
+        joint: kernel values among active instances, as a flat array.
     """
 
     shares: np.ndarray
@@ -382,14 +378,14 @@ def add_columns(joint, columns, scale):
 
 
 def solve_label(joint, box, tol, steps):
-    """Run up to ``steps`` steps, until the gap is at most ``tol`` of the primal value; return the number.
+    """Run up to ``steps`` steps, until gap / primal value is at most ``tol``; return the number of steps.
 
     Args:
         joint: (instances, instances), G.
-        box: ``coef`` and ``gradient`` are changed in place.
+        box: the dual problem; ``coef`` and ``gradient`` are changed in place.
     """
     size = len(box.coef)
-    # Allocated once: clearing new memory page by page took a third of the time.
+    # Memory is allocated only once, because the system clears new memory, which took a third of the time.
     among = np.empty(int(NARROW * size) ** 2, joint.dtype)
     room = Room(np.empty(size), np.empty(size, np.int64), among)
     return _solve_label(joint, box, room, Free.of(size), bool(box.coef.any()), tol, steps)
@@ -405,7 +401,7 @@ def _solve_label(joint, box, room, free, is_begun, tol, steps):
         primal = open_gap + dual(box)
         if open_gap <= tol * primal:
             break
-        # The primal value still falls, and the goal with it.
+        # The goal is computed again in each round, because the primal value falls.
         goal = 0.9 * tol * primal
         before, count = made, _active(box, room, open_gap)
         if spent >= patience:
@@ -426,7 +422,7 @@ def _solve_label(joint, box, room, free, is_begun, tol, steps):
 
 @finite_part
 def _solve_some(joint, room, box, count, steps, goal):
-    """Run steps among the active instances with gathered kernel values; then update all gradients."""
+    """Run steps among the active instances, with a copy of their kernel values; then update all gradients."""
     index = room.index[:count]
     among = room.joint[: count * count].reshape(count, count)
     for a in range(count):
@@ -451,7 +447,7 @@ def _solve_some(joint, room, box, count, steps, goal):
 
 @finite_part
 def _gathered(values, index):
-    # For values[index] numba would compile all kinds of index.
+    # A loop instead of values[index], for which numba would compile all kinds of indices.
     found = np.empty(len(index))
     for a in range(len(index)):
         found[a] = values[index[a]]
@@ -460,7 +456,7 @@ def _gathered(values, index):
 
 @finite_part
 def _pair_steps(joint, box, steps, goal):
-    """Run steps on the instance of largest gain and the best partner; return the number made."""
+    """Run pair steps on the instance of largest gain and its best partner; return the number of steps."""
     coef, lower, upper, gradient, _linear = box
     size = len(coef)
     down, up = np.empty(size, np.float32), np.empty(size, np.float32)
@@ -485,7 +481,7 @@ def _pair_steps(joint, box, steps, goal):
         _partner_gains(row, slope[i], curvature[i], slope, down, up, curvature, gains)
         gains[i] = -1
         j = largest(gains)
-        # A single instance has no partner: the second variable then cannot move.
+        # If there is only one instance, the second variable of the pair is fixed.
         second, similar = (0.0, 1.0, 0.0, 0.0), 0.0
         if i != j:
             second = (gradient[j], float(joint[j, j]), lower[j] - coef[j], upper[j] - coef[j])
@@ -501,7 +497,7 @@ def _pair_steps(joint, box, steps, goal):
 
 @finite_part
 def _active(box, room, gap):
-    """Collect the instances strictly inside the box, or with a share of the gap above a threshold."""
+    """Collect the instances strictly inside the box, or with a part of the gap above a threshold."""
     least, count = NEGLIGIBLE * gap / len(room.shares), 0
     for i in range(len(room.shares)):
         if room.shares[i] > least or box.lower[i] < box.coef[i] < box.upper[i]:
@@ -512,15 +508,15 @@ def _active(box, room, gap):
 
 @finite_part
 def _round(gradient, slope):
-    """Round the gradient to single precision; a loop with rounding inside takes twice as long."""
+    """Round the gradient to single precision, in a separate loop, which halves the time."""
     for i in range(len(slope)):
         slope[i] = gradient[i]
 
 
 @finite_part
 def _gains(slope, down, up, curvature, inverse, gains):
-    """Compute how much each instance's own step raises the dual."""
-    # By the inverse curvature: divisions took a third of the time.
+    """Compute by how much a step on each single instance raises the dual."""
+    # Multiply by the inverse curvature, because divisions took a third of the time.
     for i in range(len(down)):
         step = min(max(-slope[i] * inverse[i], down[i]), up[i])
         gains[i] = -step * (slope[i] + np.float32(0.5) * step * curvature[i])
@@ -528,7 +524,7 @@ def _gains(slope, down, up, curvature, inverse, gains):
 
 @finite_part
 def _partner_gains(row, slope_i, own, slope, down, up, curvature, gains):
-    """Compute how much each step raises the dual while the instance of ``row`` keeps the best value."""
+    """Compute by how much each partner's step raises the dual if the instance of ``row`` stays optimal."""
     ratio, inverse = slope_i / own, np.float32(1) / own
     for j in range(len(down)):
         similar = np.float32(row[j])
@@ -540,7 +536,7 @@ def _partner_gains(row, slope_i, own, slope, down, up, curvature, gains):
 
 @finite_part
 def _best_steps(first, second, similar):
-    """Return both steps that minimise the quadratic of two variables, each (slope, curvature, down, up)."""
+    """Return the steps that minimise a quadratic of two variables, each (slope, curvature, down, up)."""
     slope_i, own_i, down_i, up_i = first
     slope_j, own_j, down_j, up_j = second
     area = own_i * own_j - similar * similar
@@ -549,7 +545,7 @@ def _best_steps(first, second, similar):
         step_j = (slope_i * similar - slope_j * own_i) / area
         if down_i <= step_i <= up_i and down_j <= step_j <= up_j:
             return step_i, step_j
-    # Otherwise the minimum is on one of the four edges, or both instances are nearly equal and one may stay.
+    # If the minimum is not inside the box, it is on one of the four edges: take the best edge.
     own_i, own_j = max(own_i, TINY), max(own_j, TINY)
     best_i, best_j = min(max(-slope_i / own_i, down_i), up_i), 0.0
     lowest = best_i * (slope_i + 0.5 * own_i * best_i)

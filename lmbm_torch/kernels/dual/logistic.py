@@ -11,18 +11,18 @@ import numpy as np
 
 from lmbm_torch.kernels.jit import njit
 
-# Curvature below which an instance's own kernel value is negligible next to the entropy.
+# Below this curvature, an instance's own kernel value is negligible compared with the entropy.
 _FLAT = 1e-12
 
 
 @njit(cache=True, nogil=True)
 def class_pass(gram, upper, scores, probabilities, divergences):
-    """Maximise the dual over all classes of one instance after another; the kernel ignores classes.
+    """Maximise the dual over all classes of each instance in turn, for a kernel that ignores classes.
 
     Args:
-        gram: (block, block).
+        gram: (block, block), kernel values.
         upper: (block,), C of each instance.
-        divergences: (block,), set to each instance's divergence before the step.
+        divergences: (block,), written: the divergence of each instance before its step.
     """
     size, classes = scores.shape
     linear, found = np.empty(classes), np.empty(classes)
@@ -48,10 +48,10 @@ def pair_pass(gram, upper, scores, probabilities, divergences, num_steps):
     """Run Algorithm 1: for each instance ``num_steps`` steps on the most violating pair of classes.
 
     Args:
-        gram: (block, classes, block, classes).
+        gram: (block, classes, block, classes), kernel values.
         upper: see :func:`class_pass`.
         divergences: see :func:`class_pass`.
-        num_steps: D.
+        num_steps: number of steps for each instance, D in the paper.
     """
     size, classes = scores.shape
     for i in range(size):
@@ -85,7 +85,7 @@ def _divergence(probabilities, scores):
     value = 0.0
     for y in range(len(scores)):
         difference = np.log(probabilities[y]) - (scores[y] - normaliser)
-        # Both sums are one and cancel: each class's remainder is non-negative, and accurate for small values.
+        # Σ α = Σ softmax(f), so adding the difference changes nothing, and makes all terms non-negative.
         if abs(difference) < 1:
             value += probabilities[y] * (np.expm1(-difference) + difference)
         else:
@@ -95,11 +95,11 @@ def _divergence(probabilities, scores):
 
 @njit(cache=True, nogil=True)
 def _simplex_step(linear, curvature, found):
-    """Maximise linear·a − curvature/2 ‖a‖² − Σ a log a over the simplex; ``found`` holds the start.
+    """Maximise linear·a − curvature/2 ‖a‖² − Σ a log a over the simplex, starting from ``found``.
 
-    Stationarity is curvature·a + log a = linear + μ, so curvature·a is the Wright omega function of linear +
-    μ + log curvature. Σ a is convex in μ and log Σ a concave: a Newton step on Σ a from above, on log Σ a
-    from below, never passes the root.
+    At the maximum, curvature·a + log a = linear + μ for a multiplier μ, so curvature·a is the Wright omega
+    function of linear + μ + log curvature. In μ, Σ a is convex and log Σ a is concave. Therefore Newton steps
+    on Σ a from above, and on log Σ a from below, never pass the root.
     """
     classes = len(linear)
     if curvature < _FLAT:
@@ -125,13 +125,13 @@ def _simplex_step(linear, curvature, found):
         else:
             shift -= np.log(total) * total / slope
     for y in range(classes):
-        # No probability becomes zero: logarithms stay finite.
+        # Keep probabilities above zero, so that logarithms are finite.
         found[y] = max(found[y] / total, 1e-300)
 
 
 @njit(cache=True, nogil=True)
 def _wright_omega(t):
-    """Solve ω + log ω = t for ω to double precision, by two steps of fourth order."""
+    """Solve ω + log ω = t for ω in double precision, by two iterations of fourth order."""
     if t < -40:
         return np.exp(t)
     omega = t - np.log(t) + np.log(t) / t if t > 1 else np.exp(t) / (1 + np.exp(t))
@@ -147,8 +147,7 @@ def _wright_omega(t):
 def _pair_share(difference, curvature, total, start):
     """Solve logit p + curvature·(total·p − start) = difference for the share p of the pair's total.
 
-    Newton's method in u = logit p, where the left side has a slope of at least one, inside a bracket narrowed
-    by every evaluation.
+    Newton's method finds u = logit p (slope at least 1) in a bracket that every evaluation narrows.
     """
     lower = difference - curvature * max(total - start, 0.0)
     upper = difference + curvature * start
@@ -165,5 +164,5 @@ def _pair_share(difference, curvature, total, start):
         u -= value / (1 + curvature * total * share * (1 - share))
         if not lower < u < upper:
             u = 0.5 * (lower + upper)
-    # No probability becomes zero: both logarithms stay finite.
+    # Keep p and 1 − p above zero, so that logarithms are finite.
     return min(max(share, 1e-300), 1 - 1e-16)

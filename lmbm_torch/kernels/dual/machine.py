@@ -1,11 +1,9 @@
-"""Dual coordinate descent for labels with shared weights of cliques.
+"""Dual coordinate descent for Boltzmann machines, whose labels share the weights of cliques.
 
-The method is Algorithm 1 of large_margin_boltzmann_machines_2009 with 1/η_j in line 9: one dual after
-another, each step exact and at the weights left by the step before.
-
-A sweep visits an instance for all labels at once. Only the few shared weights are updated label by label, so
-each step uses the result of the step before. Most duals soon stay at a bound, so each sweep over all duals is
-followed by cheap sweeps over the free duals.
+The method is Algorithm 1 of large_margin_boltzmann_machines_2009 with 1/η_j in line 9: an exact step on one
+dual variable after another. A sweep updates the dual variables of all labels of an instance together, before
+the next instance; only the few shared weights are updated label by label. Most dual variables soon stay at a
+bound. Therefore cheap sweeps over the free dual variables (not at a bound) follow each sweep over all.
 """
 
 from __future__ import annotations
@@ -42,9 +40,9 @@ class Losses(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The weights and the duals, changed in place by sweeps."""
+    """The weights and the dual variables, which sweeps change in place."""
 
-    features: np.ndarray  # (labels, features) for dense rows, else (features, labels)
+    features: np.ndarray  # (labels, features) for dense features, else (features, labels)
     bias: np.ndarray  # (labels,)
     couplings: np.ndarray  # (shared weights,)
     duals: np.ndarray  # (instances, labels)
@@ -52,7 +50,7 @@ class Parts(NamedTuple):
 
 @njit(cache=True, fastmath=SUMS, inline="always")
 def _gradient(spin, field, margin, couplings, weight, product, span):
-    """Return the negated derivative of the dual by one dual; ``field`` lacks the shared weights' part."""
+    """Return minus the derivative by a dual variable; ``field`` does not include the shared weights."""
     total = spin * field - margin
     for m in span:
         total += couplings[weight[m]] * product[m]
@@ -61,7 +59,7 @@ def _gradient(spin, field, margin, couplings, weight, product, span):
 
 @njit(cache=True, inline="always")
 def _best(old, gradient, curvature, upper):
-    # A loss without weights cannot be reduced: the dual belongs at the upper bound.
+    # Without curvature no weight can reduce the loss, so the optimal dual variable is the upper bound.
     return min(max(old - gradient / curvature, 0.0), upper) if curvature > 0.0 else upper
 
 
@@ -73,9 +71,9 @@ def _add_shared(step, couplings, penalty, weight, product, span):
 
 @part(fastmath=SUMS)
 def _sweep_all(losses, order, parts, free, stop):
-    """Visit every dual, instance by instance; collect the free duals in ``free``, and return the number.
+    """Update every dual variable; collect the free variables in ``free``, and count the free variables.
 
-    Like all sweeps, stops once ``stop`` is true.
+    As all sweeps, this sweep ends early if ``stop`` becomes true.
     """
     stored, bias, couplings, duals = parts
     rows, constant, spins, products, weight, start, penalty, upper, curvature, margin = losses
@@ -112,7 +110,7 @@ def _sweep_all(losses, order, parts, free, stop):
 
 @part(fastmath=SUMS)
 def _sweep_free(losses, free, parts, stop):
-    """Visit the duals in ``free``."""
+    """Update the dual variables in ``free``."""
     stored, bias, couplings, duals = parts
     rows, constant, spins, products, weight, start, penalty, upper, curvature, margin = losses
     features = by_output(rows, stored)
@@ -149,7 +147,7 @@ def _sweeps(losses, parts, sweeps, seed, stop):
 
 
 def sweep(problem, curvature, weights, couplings, duals, sweeps, seed):
-    """Run ``sweeps`` random sweeps over all instances, with sweeps over the free duals in between.
+    """Run ``sweeps`` sweeps over all instances in random order, each followed by sweeps over free duals.
 
     ``weights`` (features and constant, labels), ``couplings`` (shared weights,) and ``duals`` are changed in
     place; ``curvature`` is (labels, instances).
@@ -167,7 +165,7 @@ def sweep(problem, curvature, weights, couplings, duals, sweeps, seed):
         curvature=np.ascontiguousarray(curvature.T),
         margin=problem.margin,
     )
-    # Dense rows read one label's weights after another, sparse rows all labels' weights of an entry.
+    # For dense features, weights of a label are contiguous; for sparse features, weights of a feature are.
     is_dense = isinstance(problem.features, np.ndarray)
     features = np.array(weights[:-1].T if is_dense else weights[:-1], order="C")
     parts = Parts(features, weights[-1].copy(), couplings, np.ascontiguousarray(duals.T))

@@ -1,8 +1,8 @@
 """Steps on the dual of the multi-class SVM with a kernel.
 
-Values of all instances are stored class by class, so a step, which moves few classes, adds to whole rows. A
-block's kernel values fit into a core's cache, so visits within a block take a tenth of the time; and if many
-instances have no gap, only the instances with a gap continue.
+Values of all instances are stored class by class, because a step changes few classes and then adds to whole
+rows. Steps are made in blocks of instances with kernel values that fit into the cache, which takes a tenth of
+the time. If many instances have no duality gap, only the other instances are updated.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ import numpy as np
 from lmbm_torch.kernels.dual.random import next_random, random_state, shuffle
 from lmbm_torch.kernels.jit import finite, finite_part, part
 
-# Instances of a block, on average.
+# Mean number of instances in a block.
 BLOCK = 128
-# Largest share of all instances in a block.
+# Largest size of a block as a share of all instances.
 SHARE = 0.5
-# Most visits of each instance per block.
+# Largest number of steps on each instance while a block is updated.
 VISITS = 10
-# Share of the block's first gap at which a block is left: a block solved alone is far from the joint optimum.
+# A block is left when its gap has fallen to this share: solving one block exactly does not help the others.
 ENOUGH = 0.3
-# Share of the block's mean gap below which an instance waits.
+# An instance is skipped if its gap is below this share of the block's mean gap.
 SMALL = 0.2
-# Over-relaxation of a step; below 2 the dual value still rises.
+# Factor by which steps are longer than the optimal step (over-relaxation); below 2 the dual still rises.
 FARTHER = 1.3
-# Share of the mean gap from which an instance is active; instances with mass on several classes always are.
+# An instance is active if its gap is above this share of the mean gap, or if several classes have mass.
 ACTIVE = 0.01
-# Share of active instances from which all instances take part.
+# If more than this share of all instances is active, all instances are updated.
 MOST = 0.5
-# Share of the gap at which the active instances are chosen anew.
+# The active instances are chosen again when the gap has fallen to this share.
 FALL = 0.1
-# Least curvature of an instance, for instances without any similarity.
+# Lower limit for curvatures, because an instance with kernel value 0 has curvature 0.
 TINY = 1e-30
-# Columns and rows of the kernel added at once; a tile fits into the first-level cache.
+# Numbers of columns and of rows of the kernel matrix that are added together, so that they fit the cache.
 TILE, ROWS = 256, 8
-# Most instances of a block; sizes of drawn blocks vary.
+# Largest number of instances in a block; blocks are drawn at random, so their sizes vary.
 LARGEST = BLOCK + BLOCK // 4
 
 
 class Instances(NamedTuple):
-    """Some instances, with values.
+    """Some instances with their dual variables and scores.
 
     Args:
-        gram: (instances, instances).
-        labels: (instances,).
-        upper: (instances,).
-        nodes: (states, instances), distributions over the classes.
-        fields: (states, instances), loss + score.
+        gram: (instances, instances), kernel values.
+        labels: (instances,), true classes.
+        upper: (instances,), weights of the losses.
+        nodes: (states, instances), a distribution over the classes for each instance.
+        fields: (states, instances), loss + score of each class.
     """
 
     gram: np.ndarray
@@ -59,22 +59,22 @@ class Instances(NamedTuple):
 
 
 def ascend(problem, nodes, scores, tol, passes, seed):
-    """Run steps until the gap is at most ``tol`` of the primal value.
+    """Run steps until the duality gap divided by the primal value is at most ``tol``.
 
-    An instance's step maximises the dual over the distribution over all classes. Steps are made in blocks of
-    instances, drawn with probabilities proportional to the gaps; a pass is as many visits as instances.
+    A step maximises the dual over the distribution of one instance. Blocks of instances are drawn with
+    probabilities proportional to the gaps. As many steps as there are instances count as a pass.
 
     Args:
         problem: a :class:`lmbm_torch.solvers.chains.kernel_problem.ChainKernelProblem` of chains of one
             position, the instances.
         nodes: (instances, states), changed in place.
-        scores: (states, instances), scores of ``nodes`` at the start.
-        tol: relative gap at which to stop.
-        passes: most passes.
+        scores: (states, instances), scores that ``nodes`` give at the start.
+        tol: relative duality gap at which to stop.
+        passes: largest number of passes.
         seed: seed of the blocks and of the orders inside blocks.
 
     Returns:
-        The number of passes made, rounded up.
+        The number of passes, rounded up.
     """
     by_class, fields = np.ascontiguousarray(nodes.T), scores + 1
     fields[problem.labels, np.arange(len(nodes))] -= 1
@@ -93,7 +93,7 @@ def _ascend(gram, labels, upper, nodes, fields, tol, passes, seed):
     visits = 0
     while visits < budget:
         gap, dual = _values(everything, gaps)
-        # The primal value still decreases, and so does the goal.
+        # The goal is computed again in each round, because the primal value decreases.
         goal = 0.9 * tol * (dual + gap)
         if gap <= tol * (dual + gap):
             break
@@ -104,14 +104,14 @@ def _ascend(gram, labels, upper, nodes, fields, tol, passes, seed):
             some = _gathered(everything, index, count, _room(count, len(nodes)))
             made = _rounds(some, max(goal, FALL * gap), budget - visits, random)
             _put_back(everything, index, some)
-        # No visits if rounding hides the gap from the rounds.
+        # Count at least one step, so that the loop ends even if rounding leaves nothing to do.
         visits += max(made, 1)
     return (visits + size - 1) // size
 
 
 @part
 def _room(count, states):
-    """Allocate memory for up to ``count`` instances of :func:`_gathered`."""
+    """Allocate memory into which :func:`_gathered` copies up to ``count`` instances."""
     return (
         np.empty(count * count),
         np.empty(count, np.int64),
@@ -123,9 +123,9 @@ def _room(count, states):
 
 @finite_part
 def _values(some, gaps):
-    """Return the duality gap, the sum of ``gaps``, and the dual value if all instances are given.
+    """Return the duality gap, the sum of ``gaps``, and the dual value (valid if all instances are given).
 
-    Loops run over the instances of one class: vectorised.
+    Loops run over the instances for each class, because such loops are vectorised.
     """
     _gram, labels, upper, nodes, fields = some
     size = len(labels)
@@ -150,7 +150,7 @@ def _values(some, gaps):
 
 @finite_part
 def _active(some, gaps, least, index):
-    """Count and list the instances with a gap above ``least`` or mass on several classes."""
+    """Write instances with a gap above ``least``, or mass on several classes, to ``index``; count them."""
     count = 0
     for i in range(len(gaps)):
         takes_part = gaps[i] > least
@@ -167,7 +167,7 @@ def _active(some, gaps, least, index):
 
 @finite_part
 def _gathered(some, index, count, room):
-    """Gather the instances ``index[:count]``."""
+    """Copy the instances ``index[:count]`` to contiguous memory."""
     gram, labels, upper, nodes, fields = room
     states = len(some.nodes)
     found = Instances(
@@ -192,7 +192,7 @@ def _gathered(some, index, count, room):
 
 @finite_part
 def _put_back(some, index, own):
-    """Copy the distributions of ``own`` back, and update all values; the values of ``own`` are lost."""
+    """Copy the distributions of ``own`` back, and update all scores; scores in ``own`` are overwritten."""
     moved = own.fields
     count, size = len(own.labels), len(some.labels)
     for s in range(len(moved)):
@@ -217,7 +217,7 @@ def _put_back(some, index, own):
 
 @finite_part
 def _add_rows(gram, index, moved, fields, first, last):
-    """Subtract moved · eight kernel rows from the fields, in some columns."""
+    """Subtract eight kernel rows, multiplied by ``moved``, from some columns of the fields."""
     a, b = gram[index[0], first:last], gram[index[1], first:last]
     c, d = gram[index[2], first:last], gram[index[3], first:last]
     e, f = gram[index[4], first:last], gram[index[5], first:last]
@@ -235,7 +235,7 @@ def _add_rows(gram, index, moved, fields, first, last):
 
 @finite_part
 def _rounds(some, goal, budget, random):
-    """Visit blocks until the gap is at most ``goal``, about ``budget`` visits; return the number."""
+    """Update blocks until the gap is at most ``goal``, in about ``budget`` steps; return their number."""
     size = len(some.labels)
     wanted = min(BLOCK, SHARE * size)
     largest = min(size, LARGEST)
@@ -256,9 +256,9 @@ def _rounds(some, goal, budget, random):
 
 @finite_part
 def _drawn(gaps, gap, wanted, largest, index, random):
-    """Draw the instances of the next block; return the number."""
+    """Draw the instances of the next block; return how many were drawn."""
     size, count = len(gaps), 0
-    # A random beginning: the block may be full before the last instance.
+    # Begin at a random instance, because the block may be full before the last instance is reached.
     begin = np.int64((next_random(random) >> np.uint64(11)) % np.uint64(size))
     for k in range(size):
         i = begin + k if begin + k < size else begin + k - size
@@ -271,7 +271,7 @@ def _drawn(gaps, gap, wanted, largest, index, random):
 
 @finite_part
 def _visit(block, order, random):
-    """Run steps on a block's instances, repeatedly."""
+    """Run steps on the instances of a block, several times in random order."""
     gram, _labels, upper, nodes, fields = block
     states, size = nodes.shape
     linear = np.empty(states)
@@ -316,8 +316,8 @@ def _visit(block, order, random):
 def _to_simplex(linear, curvature):
     """Replace ``linear`` by the distribution a that maximises linear·a − curvature/2 ‖a‖².
 
-    The entries are max(linear − θ, 0) divided by the sum; Newton steps on θ from below reach the solution,
-    because the sum is convex in θ.
+    The solution has the form max(linear − θ, 0) divided by the sum of all entries. Newton steps on θ from
+    below reach the solution, because the sum is convex in θ.
     """
     states = len(linear)
     top = 0
@@ -326,7 +326,7 @@ def _to_simplex(linear, curvature):
             top = s
     threshold = linear[top] - curvature
     last = 0
-    # At most `states` steps without rounding, which could cause cycles.
+    # Newton's method needs at most `states` steps; the limit prevents cycles by rounding.
     for _ in range(states + 1):
         total, count = 0.0, 0
         for s in range(states):
@@ -341,7 +341,7 @@ def _to_simplex(linear, curvature):
         linear[s] = max(linear[s] - threshold, 0.0)
         total += linear[s]
     if total <= 0.0:
-        # The curvature is lost in rounding next to such large values.
+        # The values are so large that rounding removes the curvature: put all mass on the largest.
         linear[top] = total = 1.0
     for s in range(states):
         linear[s] /= total

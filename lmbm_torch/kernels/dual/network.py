@@ -1,16 +1,16 @@
-"""Dual solvers for label problems with shared inputs.
+"""Dual solvers for the problems of all labels, which share the features.
 
-Two phases of coordinate descent, both exact minimisation over the same duals (Hsieh et al. 2008):
+Coordinate descent has two phases, both with exact steps on the same dual variables (Hsieh et al. 2008):
 
-* :func:`shared_sweeps` visits an instance once for a whole block of labels. Weights are stored feature-major,
-  so one feature's weights for all labels are a contiguous vector: measured three times as fast per visit as
-  one label at a time, while nearly every instance still matters to every label.
-* :func:`solve_labels` finishes each label on the few active instances: random sweeps with shrinking and, once
-  a sweep hardly changes the set of free duals, conjugate gradients on the face of the box up to the first
-  bound. Coordinate descent finds the face in a few sweeps, with slow progress along the face; conjugate
-  gradients are the reverse.
+* :func:`shared_sweeps` updates an instance for a whole block of labels at once. The weights of a feature for
+  all labels are contiguous. This is three times as fast per step as one label after another, as long as
+  nearly all instances matter for every label.
+* :func:`solve_labels` solves each label on the few active instances, by sweeps in random order with
+  shrinking. When a sweep hardly changes the set of free dual variables (not at a bound), conjugate gradients
+  optimise the free variables until the first reaches a bound. Coordinate descent finds the free variables in
+  a few sweeps, but optimises them slowly; conjugate gradients optimise them fast.
 
-:func:`gradient_sweeps` makes exponentiated-gradient steps. ``problems`` is a
+:func:`gradient_sweeps` runs exponentiated-gradient steps. ``problems`` is a
 :class:`lmbm_torch.solvers.networks.problems.LabelProblems`, with features converted for
 :mod:`~lmbm_torch.kernels.dual.rows`.
 """
@@ -27,23 +27,23 @@ from lmbm_torch.kernels.dual.rows import readable, row_add, row_add_block, row_d
 from lmbm_torch.kernels.jit import SUMS, njit, part
 from lmbm_torch.kernels.threads import share, stoppable
 
-# Share of the free duals: a sweep that moves fewer duals to or from a bound has settled on a face.
+# If a smaller share of the free variables reaches or leaves a bound in a sweep, their set counts as found.
 SETTLED = 0.001
-# Least sweeps between two passes over all instances, and the share of the violation for an earlier pass.
-# Sweeps continue until they cost as much as a pass.
+# Smallest number of sweeps over active instances between two passes over all instances; below, the share of
+# the violation at which the next pass comes earlier.
 SWEEPS_PER_ROUND = 20
 ROUND_TARGET = 0.1
 MAX_CONJUGATE_STEPS = 30
-# Largest |log-odds| of a dual: distinguishable from both bounds of the box in double precision.
+# Largest |log-odds| of a dual variable, which double precision still distinguishes from the bounds.
 LIMIT = 30.0
-# Least share of the gain promised by the gradient.
+# A step is accepted if it gains at least this share of what the gradient promises.
 ENOUGH = 0.25
-# Steps of the log-odds below LEAST_STEP are round-off.
+# Smaller steps of the log-odds are round-off, and end the halving of steps.
 LEAST_STEP = 1e-12
 
 
 class Problems(NamedTuple):
-    """The labels' problems with shared inputs, for compiled code."""
+    """The problems of all labels, which share the features, for compiled code."""
 
     rows: Any
     context: np.ndarray
@@ -56,7 +56,7 @@ class Problems(NamedTuple):
 
 
 def compilable(problems: Any) -> Problems:
-    """Return the solver's problems as a record for compiled code."""
+    """Convert the solver's problems to a record that compiled code can read."""
     return Problems(readable(problems.features), *(getattr(problems, name) for name in Problems._fields[1:]))
 
 
@@ -82,7 +82,7 @@ def one_label(problems: Problems, k: int) -> Label:
 
 
 class Scratch(NamedTuple):
-    """Working memory of :func:`face_step`, allocated once per label by Python to save compilation."""
+    """Working memory of :func:`face_step`, allocated by Python once per label to shorten compilation."""
 
     free: np.ndarray
     support: np.ndarray
@@ -93,7 +93,7 @@ class Scratch(NamedTuple):
 
     @classmethod
     def of(cls, instances: int, columns: int) -> Scratch:
-        """Create memory for a number of instances and of weights."""
+        """Allocate memory for numbers of instances and of weights."""
         return cls(
             np.empty(instances, np.int64),
             np.empty(columns, np.int64),
@@ -106,7 +106,7 @@ class Scratch(NamedTuple):
 
 @part(fastmath=SUMS)
 def field(label, i, weights):
-    """Return z_i, the local field of instance i at ``weights`` (features, then context)."""
+    """Return z_i, the local field of instance i at ``weights`` (of features, then of the context)."""
     context = label.context[i]
     beyond = weights[len(weights) - len(context) :]
     total = row_dot(label.rows, i, weights)
@@ -131,7 +131,7 @@ def add_instance(label, i, scale, weights):
 
 @part(fastmath=SUMS)
 def survey(label, weights, dual, active):
-    """Read every instance; put active instances first.
+    """Check all instances, and write the active instances to the front of ``active``.
 
     Returns:
         Primal value, dual value, largest violation, and the number of active instances.
@@ -162,12 +162,12 @@ def survey(label, weights, dual, active):
 def sweep(label, weights, dual, active, count, high, low):
     """Run one sweep over ``active[:count]`` with shrinking.
 
-    Instances at a bound with a gradient pointing outwards beyond the last sweep's extremes ``high``, ``low``
-    are moved behind the active instances.
+    Instances at a bound whose gradient points outwards, beyond the extreme gradients ``high`` and ``low`` of
+    the last sweep, are moved behind the active instances.
 
     Returns:
-        The number of active instances, the extreme projected gradients, the number of duals that reached or
-        left a bound, and the number of free duals.
+        The number of active instances, the extreme projected gradients, the number of dual variables that
+        reached or left a bound, and the number of free variables.
     """
     largest, smallest = -np.inf, np.inf
     moved = free = 0
@@ -199,7 +199,7 @@ def sweep(label, weights, dual, active, count, high, low):
 
 @part
 def free_among(label, dual, active, count, free):
-    """Collect the active instances with a dual strictly inside the box in ``free``; return the number."""
+    """Write the active instances that are strictly inside the box to ``free``; return their number."""
     size = 0
     for a in range(count):
         if 0.0 < dual[active[a]] < label.upper[active[a]]:
@@ -210,7 +210,7 @@ def free_among(label, dual, active, count, free):
 
 @part
 def touched_columns(label, columns, scratch, size):
-    """Collect the weights of the free instances' columns: a step on the face changes no further weight."""
+    """Collect the weights that free instances use; a conjugate-gradient step changes only these."""
     width = row_support(label.rows, scratch.free, size, scratch.seen, scratch.support)
     offset = columns - label.context.shape[1]
     for c in range(label.shared):
@@ -224,7 +224,7 @@ def touched_columns(label, columns, scratch, size):
 
 @part
 def longest_step(label, dual, direction, free, size, step):
-    """Return the longest step in the box up to ``step``, and the limiting dual (−1: none)."""
+    """Return the longest step in the box up to ``step``, and the limiting dual variable (or −1)."""
     stopper = -1
     for a in range(size):
         i = free[a]
@@ -241,7 +241,7 @@ def longest_step(label, dual, direction, free, size, step):
 
 @part(fastmath=SUMS)
 def face_step(label, weights, dual, active, count, scratch, stop):
-    """Run conjugate gradients on the free duals among ``active[:count]``, up to the first bound."""
+    """Run conjugate gradients on the free dual variables among ``active[:count]``, up to the first bound."""
     free, support, _, residual, direction, image = scratch
     size = free_among(label, dual, active, count, free)
     width = touched_columns(label, weights.shape[0], scratch, size)
@@ -283,13 +283,13 @@ def face_step(label, weights, dual, active, count, scratch, stop):
 
 @njit(nogil=True, cache=True)
 def solve_label(label, weights, dual, active, scratch, tol, rounds, seed, stride, stop):
-    """Improve one label's duals by up to ``rounds`` rounds, or until the relative gap is ``tol``.
+    """Improve the dual variables of a label by up to ``rounds`` rounds, or until the relative gap is ``tol``.
 
-    Round r draws random numbers from ``seed + r · stride``, so rounds may be split into several calls.
+    Round r draws random numbers with the seed ``seed + r · stride``; rounds may be split into several calls.
     ``weights`` and ``dual`` are changed in place; ``active`` (instances,) and ``scratch`` are working memory.
 
     Returns:
-        Primal value, dual value and rounds made; unfinished once ``stop`` is true.
+        Primal value, dual value and number of rounds; the rounds end early if ``stop`` becomes true.
     """
     instances = label.spins.shape[0]
     done = 0
@@ -320,7 +320,7 @@ def solve_labels(problems, labels, weights, duals, tol, rounds, seed):
     ``weights`` and ``duals`` are changed in place.
 
     Returns:
-        Primal values, dual values and rounds made, (labels,) each.
+        Primal values, dual values and numbers of rounds, each (labels,).
     """
     primal, value = np.empty(len(labels)), np.empty(len(labels))
     made = np.empty(len(labels), np.int64)
@@ -343,11 +343,11 @@ def solve_labels(problems, labels, weights, duals, tol, rounds, seed):
 
 @njit(nogil=True, cache=True, fastmath=SUMS)
 def sweep_block(problems, first, last, weights, duals, sweeps, seed, stop):
-    """Run sweeps for the labels from ``first`` up to ``last``, each instance visited once for all labels."""
+    """Run sweeps that update each instance for all labels from ``first`` up to ``last``."""
     rows, context, shared, own, spins, upper, square_norm, margin = problems
     block, size = weights[:, first:last], last - first
     beyond = block[len(weights) - context.shape[1] :]
-    # shared[k] does not decrease with k, so the labels that see a column are the last labels of the block.
+    # shared[k], the number of columns for label k, never decreases: the last labels use a column, if any do.
     seen_from, label = np.empty(shared[last - 1], np.int64), first
     for c in range(len(seen_from)):
         while shared[label] <= c:
@@ -394,7 +394,7 @@ def sweep_block(problems, first, last, weights, duals, sweeps, seed, stop):
 
 
 def shared_sweeps(problems, bounds, weights, duals, sweeps, seed):
-    """Run ``sweeps`` random sweeps over all instances for each block of labels delimited by ``bounds``."""
+    """Run ``sweeps`` sweeps in random order for each block of labels; ``bounds`` has the ends of blocks."""
     compiled = compilable(problems)
 
     def sweep_one(b, stop):
@@ -405,7 +405,7 @@ def shared_sweeps(problems, bounds, weights, duals, sweeps, seed):
 
 @part
 def stepped(dual, upper, gradient, curvature):
-    """Return the dual after a step of the log-odds along the gradient, halved for a sufficient climb."""
+    """Return a dual variable after a gradient step of its log-odds, halved until the dual rises enough."""
     odds = -LIMIT if dual <= 0.0 else (LIMIT if dual >= upper else np.log(dual) - np.log(upper - dual))
     odds = min(max(odds, -LIMIT), LIMIT)
     share = 1.0 / (1.0 + np.exp(-odds))

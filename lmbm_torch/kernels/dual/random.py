@@ -1,6 +1,6 @@
 """Seeded random numbers for compiled code.
 
-numba's global generator is shared with the caller and differs between threads; an explicit state avoids both.
+The state is explicit: numba's global generator is shared with the caller, and differs between threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def random_state(seed):
 
 @njit(cache=True)
 def next_random(state):
-    """Return the next 64 random bits of a one-element state (xorshift64*), which must not be zero."""
+    """Return 64 random bits, and update the state (xorshift64*), an array of one non-zero element."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -33,7 +33,7 @@ def next_random(state):
 
 @njit(cache=True)
 def shuffle(entries, count, state):
-    """Shuffle the first ``count`` entries (Fisher–Yates)."""
+    """Shuffle the first ``count`` entries in place (Fisher–Yates)."""
     for a in range(count - 1, 0, -1):
         b = np.int64((next_random(state) >> np.uint64(11)) % np.uint64(a + 1))
         entries[a], entries[b] = entries[b], entries[a]

@@ -1,8 +1,8 @@
-"""Rows of a feature matrix inside compiled code, with one interface for dense arrays and CSR triples.
+"""Operations on rows of features in compiled code, with the same functions for dense and CSR features.
 
-``rows`` is the result of :func:`readable`: the dense ``(instances, features)`` array, or a triple ``(data,
-indices, indptr)``. A solver is written once for both. Loops run over slices with unsigned indices: numba then
-need not handle negative indices, and LLVM vectorises (measured on text, two to three times as fast).
+``rows`` is the result of :func:`readable`: a dense array ``(instances, features)``, or a triple ``(data,
+indices, indptr)``. Loops have unsigned indices: without code for negative indices LLVM vectorises loops,
+which is two to three times as fast on texts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from lmbm_torch.kernels.jit import by_type, inlined
 
 
 def readable(features: Any) -> Any:
-    """Convert features for compiled code: a dense array, or a SciPy CSR array as a triple.
+    """Convert features for compiled code: a dense array unchanged, a SciPy CSR array to a triple.
 
-    The results are read-only views: features may be memory-mapped, and numba compiles separate code for
-    read-only arrays.
+    All results are read-only views, because numba would compile separate code for writable features.
     """
     if isinstance(features, np.ndarray):
         return _unwritable(features)
@@ -33,18 +32,18 @@ def _unwritable(array: np.ndarray) -> np.ndarray:
 
 
 def _is_dense(rows):
-    """Return whether rows, or numba's type of rows, are an array; a triple has no dimensions."""
+    """Return whether rows are a dense array; ``rows`` may also be numba's type of rows."""
     return hasattr(rows, "ndim")
 
 
 def _is_by_column(weights):
-    """Return whether an array, or numba's type of an array, is column-major."""
+    """Return whether an array, given as an array or as numba's type, is column-major."""
     return weights.layout == "F" if hasattr(weights, "layout") else weights.flags.f_contiguous
 
 
 @by_type(inline="always")
 def _entries(rows, i):
-    """Return columns and values of row i; no columns for a dense row."""
+    """Return column indices and values of row i; a dense row has no column indices."""
     if _is_dense(rows):
         return lambda rows, i: (None, rows[i])
 
@@ -58,7 +57,7 @@ def _entries(rows, i):
 
 @by_type(inline="always")
 def _column(columns, t):
-    """Return the column of a row's entry t."""
+    """Return the column of entry t of a row."""
     return (lambda columns, t: columns[t]) if hasattr(columns, "ndim") else (lambda columns, t: t)
 
 
@@ -84,7 +83,7 @@ def row_add(rows, i, scale, weights):
 def by_output(rows, weights):
     """Return weights as (columns, outputs); for dense rows the argument is (outputs, columns), row-major.
 
-    An array of one row or column is both row- and column-major, and would be compiled anew.
+    The layout is explicit: numba would compile separate code for a single row, which has both layouts.
     """
     if _is_dense(rows):
         return lambda rows, weights: weights.T
@@ -93,7 +92,7 @@ def by_output(rows, weights):
 
 @by_type
 def row_support(rows, members, count, seen, support):
-    """Collect the columns with a non-zero entry in the rows ``members[:count]``; return the number."""
+    """Write the columns that are non-zero in any row ``members[:count]`` to ``support``; count them."""
     if _is_dense(rows):
 
         def dense(rows, members, count, seen, support):

@@ -1,14 +1,13 @@
 """Cutting planes of a structural SVM: block-coordinate steps, products and sums.
 
-Arrays are described at :class:`lmbm_torch.solvers.structural.problems.StructuralProblem` and
-``CuttingPlanes``. A visit of an example costs two passes over the features, so several steps are made with
-the computed scores. Steps change the values of the example's planes by the planes' inner products, stored
-from visit to visit: a plane of 30 coupled labels has hundreds of entries (measured with 30 labels: a third of
-the time).
+For arrays see :class:`lmbm_torch.solvers.structural.problems.StructuralProblem` and ``CuttingPlanes``. A
+block is the dual variables of one example. Computing the scores of an example needs two passes over the
+features, so several steps use the same scores. The inner products of an example's planes are stored between
+updates of the example, because planes have many entries (for 30 labels this takes a third of the time).
 
-Weights are stored by output for dense rows (each score is one long inner product), and by feature for CSR
-rows (all weights of an entry are contiguous). Measured per visit: dense, 294 features and 6 outputs, 0.36
-against 1.6 µs; CSR, 75 of 47,000 entries and 30 outputs, 3.9 against 14.6 µs.
+The weights of an output are contiguous for dense features, and the weights of a feature for CSR features.
+This layout takes 0.36 instead of 1.6 µs per update of an example with 294 dense features and 6 outputs, and
+3.9 instead of 14.6 µs with 75 of 47,000 CSR features and 30 outputs.
 """
 
 from __future__ import annotations
@@ -22,16 +21,14 @@ from lmbm_torch.kernels.dual.rows import by_output, readable, row_add_block, row
 from lmbm_torch.kernels.jit import SUMS, compiled, njit, part
 from lmbm_torch.kernels.threads import stoppable
 
-# Most steps on one example per visit.
+# Largest number of steps on an example before the next example.
 STEPS_PER_VISIT = 10
-# Share of an example's gap at which a visit ends.
+# Steps on an example end when its duality gap has fallen to this share.
 ENOUGH = 0.1
-# Of SWEEPS_PER_ROUND sweeps the first visits all examples, the rest only examples with a gap above NEGLIGIBLE
-# times the mean gap.
+# Of SWEEPS_PER_ROUND sweeps, only the first includes examples with a gap below NEGLIGIBLE times the mean.
 SWEEPS_PER_ROUND = 10
 NEGLIGIBLE = 0.1
-# Largest number of planes of an example whose inner products are stored; the products of more planes are
-# recomputed in every visit.
+# Inner products are stored for examples with at most this number of planes, and computed again otherwise.
 MOST_KEPT = 64
 
 
@@ -57,10 +54,10 @@ class Planes(NamedTuple):
 
 
 class Products(NamedTuple):
-    """Inner products of each example's planes, couplings divided by the penalty.
+    """Inner products of the planes of each example, with couplings divided by the penalty.
 
-    The products of example l are stored, once known, as a flat matrix from ``start[l]`` up to ``start[l +
-    1]``; products of examples with many planes are not stored.
+    The inner products of example l are a flat matrix from ``start[l]`` up to ``start[l + 1]``, which is
+    computed at first use; examples with many planes have no such matrix.
     """
 
     start: np.ndarray
@@ -69,10 +66,10 @@ class Products(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of a visit, allocated by Python to save compilation.
+    """Working memory for steps on an example, allocated by Python to shorten compilation.
 
-    The example's scores and the change of the rows' weights; the planes in play, the planes' values, and the
-    dual given to each; a plane's image under the weights' metric, and memory for inner products.
+    The memory holds the scores of the example and their change; the planes that steps may use, their values,
+    and the change of their dual variables; a plane multiplied by the kernel of the rows; and inner products.
     """
 
     scores: np.ndarray
@@ -85,7 +82,7 @@ class Scratch(NamedTuple):
 
 
 class Example(NamedTuple):
-    """An example's rows: number of rows, number of outputs, and flat inner products."""
+    """The rows of an example: number of rows, number of outputs, and inner products as a flat matrix."""
 
     rows: int
     outputs: int
@@ -94,7 +91,7 @@ class Example(NamedTuple):
 
 @part(fastmath=SUMS)
 def evaluate(planes, p, couplings, scores):
-    """Return loss − ⟨w, ψ⟩ of plane p."""
+    """Return the value of plane p, loss − ⟨w, ψ⟩."""
     value = planes.loss[p]
     for e in range(planes.start[p], planes.start[p + 1]):
         index = planes.index[e]
@@ -104,7 +101,7 @@ def evaluate(planes, p, couplings, scores):
 
 @part
 def members(planes, first, last, dual_coef, couplings, scratch):
-    """Collect the planes with a dual, and the plane of largest value; return the number."""
+    """Collect the planes with a non-zero dual variable, and the plane of largest value; count them."""
     count = 0
     best, largest, best_counts = first, -np.inf, False
     for p in range(first, last):
@@ -124,7 +121,7 @@ def members(planes, first, last, dual_coef, couplings, scratch):
 
 @part
 def extremes(count, dual_coef, scratch):
-    """Return the members of largest value, and of least value with a dual, and the gap among all members."""
+    """Return the plane of largest value, the plane of least value with a non-zero dual, and the gap."""
     best, worst = 0, -1
     total, weighted = 0.0, 0.0
     for m in range(count):
@@ -140,13 +137,13 @@ def extremes(count, dual_coef, scratch):
 
 @part
 def dense_place(index, base):
-    """Return an entry's position in the example's dense vector, couplings behind the ``base`` scores."""
+    """Return the position of an entry in the dense vector of ``base`` scores, then couplings."""
     return index if index >= 0 else base - 1 - index
 
 
 @part
 def map_plane(planes, p, example, penalty, image):
-    """Write plane p's image under the weights' metric into a zero array."""
+    """Multiply plane p by the inner products of the rows (and 1/penalty); write the result to zeros."""
     base = example.rows * example.outputs
     for e in range(planes.start[p], planes.start[p + 1]):
         at, value = dense_place(planes.index[e], base), planes.value[e]
@@ -176,7 +173,7 @@ def multiply(planes, first, last, example, penalty, image, products):
 
 @part
 def products_of(planes, each, example, penalty, products, scratch):
-    """Return the inner products of example ``each``'s planes, a flat matrix, computed if unknown."""
+    """Return the inner products of the planes of example ``each`` as a flat matrix; compute missing ones."""
     first, last = planes.first[each], planes.first[each + 1]
     start, end = products.start[each], products.start[each + 1]
     if end == start:
@@ -191,12 +188,12 @@ def products_of(planes, each, example, penalty, products, scratch):
 
 @part
 def visit(planes, each, example, penalty, dual_coef, couplings, products, scratch):
-    """Run pairwise steps on one example's planes; return the gap before, and whether any dual moved."""
+    """Run pair steps on an example's planes; return the gap before, and whether a dual variable changed."""
     first, size = planes.first[each], planes.first[each + 1] - planes.first[each]
     count = members(planes, first, first + size, dual_coef, couplings, scratch)
     best, worst, gap = extremes(count, dual_coef, scratch)
     found = gap
-    # An example without weight has no duals.
+    # There is no step without a dual variable above 0 (an example of weight 0) or a plane of larger value.
     if worst < 0 or scratch.values[best] <= scratch.values[worst]:
         return found, False
     inner = products_of(planes, each, example, penalty, products, scratch)
@@ -209,7 +206,7 @@ def visit(planes, each, example, penalty, dual_coef, couplings, products, scratc
         squares = inner[row + up - first] + inner[other + down - first]
         square = squares - 2 * inner[row + down - first]
         longest = dual_coef[down]
-        # Planes that differ by round-off only have no curvature.
+        # If two planes differ only by round-off, there is no curvature: take the longest step.
         step = min(longest, rise / square) if square > 1e-12 * squares else longest
         dual_coef[up] += step
         dual_coef[down] = dual_coef[down] - step if step < longest else 0.0
@@ -227,7 +224,7 @@ def visit(planes, each, example, penalty, dual_coef, couplings, products, scratc
 
 @part
 def give(planes, count, example, penalty, couplings, scratch):
-    """Add the planes, multiplied by the given dual, to the couplings and to the scores' change."""
+    """Add the planes, multiplied by the changes of dual variables, to couplings and to changes of scores."""
     base = example.rows * example.outputs
     for m in range(count):
         given = scratch.given[m]
@@ -244,10 +241,10 @@ def give(planes, count, example, penalty, couplings, scratch):
 
 @part(fastmath=SUMS)
 def read_scores(rows, first, example, weights, scores):
-    """Compute the scores of the example's rows, beginning at row ``first``."""
+    """Compute the scores of an example with the first row ``first``."""
     for t in range(example.rows):
         fields = scores[t * example.outputs : (t + 1) * example.outputs]
-        # An array assignment would add a second of compilation for error messages about lengths.
+        # A loop instead of an array assignment, whose error messages would add a second of compilation.
         for k in range(len(fields)):
             fields[k] = weights[-1, k]
         row_dot_block(rows, first + t, weights, fields)
@@ -255,7 +252,7 @@ def read_scores(rows, first, example, weights, scores):
 
 @part(fastmath=SUMS)
 def add_change(rows, first, example, change, weights):
-    """Add the change of the scores of the example's rows, beginning at row ``first``, to the weights."""
+    """Update the weights by the changes of the scores of an example with the first row ``first``."""
     for t in range(example.rows):
         steps = change[t * example.outputs : (t + 1) * example.outputs]
         row_add_block(rows, first + t, steps, weights)
@@ -264,13 +261,13 @@ def add_change(rows, first, example, change, weights):
 
 
 def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, seed):
-    """Run up to ``max_sweeps`` random sweeps, or until the gaps of a full sweep sum to ``target``.
+    """Run up to ``max_sweeps`` sweeps in random order, or until the gaps of a full sweep sum to ``target``.
 
-    The arrays of ``weights``, features (outputs, features + 1) and couplings, and ``dual_coef`` change in
-    place. After a sweep over all examples, the next sweeps leave out examples with small gaps.
+    The arrays of ``weights``, (outputs, features + 1) and couplings, and ``dual_coef`` are changed in place.
+    After a sweep over all examples, the next sweeps leave out examples with small gaps.
 
     Returns:
-        The number of sweeps made.
+        The number of sweeps.
     """
     rows, is_dense = readable(problem.features), isinstance(problem.features, np.ndarray)
     data = Examples(
@@ -362,22 +359,22 @@ def products(planes, first, unary, couplings):
 
     Args:
         planes: a :class:`lmbm_torch.solvers.structural.problems.CuttingPlanes`.
-        first: (planes,), the first output of each plane's example in an array of all rows' outputs.
-        unary: (rows · outputs,), the scores of all rows' outputs.
-        couplings: (couplings,).
+        first: (planes,), the position in ``unary`` of the first score of each plane's example.
+        unary: (rows · outputs,), the scores of the outputs of all rows.
+        couplings: (couplings,), the weights of couplings.
     """
     return _products(planes.start, planes.index, planes.value, first, unary, couplings)
 
 
 def sums(planes, first, dual_coef, size, num_couplings):
-    """Return Σ_p α_p ψ_p: the rows' outputs (size,), then couplings (num_couplings,)."""
+    """Return Σ_p α_p ψ_p in two arrays: outputs of all rows (size,), and couplings (num_couplings,)."""
     total = np.zeros(size + num_couplings)
     _add_planes(planes.start, planes.index, planes.value, first, dual_coef, total[:size], total[size:])
     return total
 
 
 def copy_entries(planes, chosen, begin, index, value):
-    """Copy the entries of ``chosen`` planes to ``index`` and ``value``, of plane c from ``begin[c]`` on."""
+    """Copy the entries of each ``chosen`` plane c to ``index`` and ``value``, from ``begin[c]`` on."""
     _copy_entries(planes.start, planes.index, planes.value, chosen, begin, index, value)
 
 
@@ -397,7 +394,7 @@ def _products(start, index, value, first, unary, couplings):
 def _add_planes(start, index, value, first, dual_coef, unary, couplings):
     for p in range(len(first)):
         dual = dual_coef[p]
-        # Most remembered planes have no dual.
+        # Skip planes whose dual variable is 0, which most planes are.
         if dual == 0:
             continue
         for entry in range(start[p], start[p + 1]):

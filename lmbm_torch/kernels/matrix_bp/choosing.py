@@ -27,7 +27,7 @@ BACKENDS = ("auto", "plain", "streaming", "resident")
 PRECISIONS = (torch.float64, torch.float32)
 
 
-# The fields of a problem, with the weights of the pairs' sum either ones or none, and those of the kernel.
+# Arguments: the fields of a problem (pair weights are all 1 or missing), then the choice of the kernel.
 _ARGUMENTS = (
     "Tensor visible, Tensor hidden, Tensor coupling, Tensor? known, Tensor? start, int num_iters, float tol,"
     " float damping, str product, bool keep_messages, bool pairs, Tensor? init, str backend,"
@@ -38,11 +38,11 @@ _LOG_PARTITION, _PAIR_SUM = Beliefs._fields.index("log_partition"), Beliefs._fie
 
 @dataclass(frozen=True)
 class Propagation:
-    """A choice of kernel and precision; the call propagates in any problem.
+    """A function that runs belief propagation with a given kernel and precision.
 
     Args:
         backend: an entry of ``BACKENDS``.
-        message_dtype: an entry of ``PRECISIONS`` to propagate in; None for the problem's own.
+        message_dtype: precision of messages, an entry of ``PRECISIONS``; None for the problem's.
     """
 
     backend: str = "auto"
@@ -52,7 +52,7 @@ class Propagation:
         """Check the backend and the precision.
 
         Raises:
-            ValueError: an unknown backend or precision.
+            ValueError: the backend or the precision is unknown.
         """
         if self.backend not in BACKENDS:
             expected = ", ".join(map(repr, BACKENDS))
@@ -62,14 +62,14 @@ class Propagation:
             raise ValueError(f"message_dtype: expected None or one of {expected}, got {self.message_dtype}")
 
     def __call__(self, problem: Problem) -> Beliefs:
-        """Return beliefs in the problem's own precision.
+        """Return beliefs in the precision of the problem.
 
         Raises:
-            ValueError: a kernel that does not support the problem or settings.
-            ImportError: a kernel that is not installed.
+            ValueError: the kernel does not support the problem or a setting.
+            ImportError: the kernel is not installed.
         """
         own = problem.visible.dtype
-        # Of a decorated method ``torch.compile`` can make no graph.
+        # A decorator would prevent ``torch.compile`` from making a graph.
         with torch.no_grad():
             if self.message_dtype is None:
                 return self._run(problem)
@@ -83,7 +83,7 @@ class Propagation:
             return resident.propagate(problem)
         if problem.init is not None and is_cuda:
             if self.backend == "streaming":
-                raise ValueError("backend: 'streaming' supports no init on CUDA devices")
+                raise ValueError("backend: 'streaming' does not support init on CUDA devices")
             return plain.propagate(problem)
         chooses = self.backend == "auto" and is_cuda and not is_traced()
         if chooses and resident.suits(problem):
@@ -92,7 +92,7 @@ class Propagation:
 
 
 def kernel(device: str) -> Callable[[Problem], Beliefs]:
-    """Return the kernel for a kind of device if installed, else (with one warning) the plain reference."""
+    """Return the kernel for a kind of device; if not installed, warn once and return the reference."""
     if is_traced():
         return plain.propagate
     name = {"cpu": "groups", "cuda": "cuda"}.get(device)
@@ -101,13 +101,13 @@ def kernel(device: str) -> Callable[[Problem], Beliefs]:
 
 @cache
 def _compiled(name: str) -> Callable[[Problem], Beliefs]:
-    """Return a compiled kernel or, if numba or Triton are missing or do not fit, the plain reference."""
+    """Return a compiled kernel; if numba or Triton are missing or do not fit, the reference in torch."""
     try:
         with uncollected():
             return import_module(f"lmbm_torch.kernels.matrix_bp.compiled.{name}").propagate
     except Exception as missing:
         warnings.warn(
-            "belief propagation runs on its plain reference, which is far slower: "
+            "belief propagation runs without a compiled kernel, which is much slower: "
             f"{type(missing).__name__}: {missing}",
             RuntimeWarning,
             stacklevel=4,
@@ -116,7 +116,7 @@ def _compiled(name: str) -> Callable[[Problem], Beliefs]:
 
 
 def propagate(problem: Problem, propagation: Propagation) -> Beliefs:
-    """Return beliefs, of which ``log_partition`` has a gradient; the pairs' weights must be ones.
+    """Return beliefs, whose ``log_partition`` has a gradient; ``pair_weights`` must be 1.
 
     Raises:
         ValueError, ImportError: see :class:`Propagation`.
@@ -134,7 +134,7 @@ def propagate(problem: Problem, propagation: Propagation) -> Beliefs:
 
 
 def _beliefs(arguments: tuple[Any, ...], weights: Tensor | None) -> Beliefs:
-    """Return beliefs for the operator's arguments, with a sum of pairs of the weights."""
+    """Return beliefs for the operator's arguments, with pairwise beliefs summed by ``weights``."""
     *fields, backend, message_dtype = arguments
     problem = Problem(*fields)
     product: Any = problem.product
@@ -159,7 +159,7 @@ def _empty(visible: Tensor, hidden: Tensor, coupling: Tensor, *rest: Any) -> tup
     summed="pairs",
 )
 def matrix_bp(visible: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Return the fields of :class:`Beliefs`, empty for what is not asked for."""
+    """Return the fields of :class:`Beliefs`; fields that are not requested are empty tensors."""
     found = _beliefs((visible, *rest), torch.ones_like(visible[:, 0]) if rest[9] else None)
     return tuple(visible.new_empty(0) if each is None else each.contiguous() for each in found)
 
@@ -170,9 +170,9 @@ def matrix_bp(visible: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     lambda weights, pair_sum, visible, hidden, coupling, *rest: torch.empty_like(coupling),
 )
 def matrix_bp_pairs(weights: Tensor, pair_sum: Tensor, *arguments: Any) -> Tensor:
-    """Return Σ_b weights_b P(v_i = 1, h_j = 1) from the sum for weights of one, or by propagation."""
-    # A mean or a sum weighs all instances alike: the weights are one number in memory. Other weights repeat
-    # propagation, since the pairwise beliefs of single instances were not kept.
+    """Return Σ_b weights_b P(v_i = 1, h_j = 1), by scaling the sum for weights 1, or by propagation."""
+    # A mean or a sum gives all instances the same weight, which is a single number in memory: scale the known
+    # sum. Other weights need another propagation, because pairwise beliefs of single instances were not kept.
     alike = weights.stride(0) == 0 or bool((weights == weights[0]).all())
     if alike and pair_sum.shape[0]:
         return weights[0] * pair_sum
@@ -190,7 +190,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the gradients by visible, hidden and coupling."""
+    """Return the gradients by the arguments visible, hidden and coupling."""
     weights = gradients[_LOG_PARTITION]
     *tensors, visible, hidden, pair_sum = ctx.saved_tensors
     arguments = [

@@ -1,17 +1,17 @@
-"""Matrix belief propagation on restricted Boltzmann machines in plain torch: the reference of the kernels.
+"""Matrix belief propagation on restricted Boltzmann machines in torch: the reference for the kernels.
 
-Runs on any device; autograd can differentiate through the iterations. Messages are log-odds, or odds if no
-overflow is possible (belief_propagation_in_crbms_2017, section 5.2, in other variables):
+The functions run on any device, and autograd can differentiate through the iterations. Messages are log-odds,
+or odds if no overflow is possible (belief_propagation_in_crbms_2017, section 5.2, in other variables):
 
-* Without the message w_ij from visible unit i, hidden unit j has the log-odds c_ij = θ_j − w_ij, and answers
-  u_ij = log(1 + e^{c_ij + W_ij}) − log(1 + e^{c_ij}). Maxima in place of sums give max-product.
+* Without the message w_ij from visible unit i, hidden unit j has the log-odds c_ij = θ_j − w_ij, and sends
+  the message u_ij = log(1 + e^{c_ij + W_ij}) − log(1 + e^{c_ij}) to unit i. This outgoing message is called
+  the answer to w_ij. Maxima instead of sums give max-product.
 * In odds r = e^u, with τ = σ(θ_j) and a = e^W: r_out = (r_in (1 − τ) + a τ) / (r_in (1 − τ) + τ), without
   exponentials or logarithms of messages, and without cancellation.
-* A known unit, or a visible unit decided by mixed-product BP, sends W or nothing: a unit with infinite
-  log-odds.
+* A known unit, or a visible unit decided by mixed-product BP, has infinite log-odds, and sends W or 0.
 
-An iteration (Algorithm 1) first computes answers from hidden to visible units, then, with the new messages,
-the reverse. Between iterations only the messages from hidden to visible units are stored.
+An iteration (Algorithm 1) computes messages from hidden to visible units, then messages from visible to
+hidden units. Only the messages from hidden to visible units are stored between iterations.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.verdicts import foresee, is_supposing, is_traced, number
 
-# The largest |message| that odds can hold: products and quotients of a few of them must stay in range.
-# Measured in float32: off by up to 4e-6 in log-odds at 35.
+# Largest |message| for which odds are used, so that products and quotients of a few odds stay in range. At
+# 35, float32 has errors of up to 4e-6 in log-odds.
 ODDS_LIMIT = {torch.float32: 35.0, torch.float64: 280.0}
 
-# The kernels multiply as many messages as stay within e^±this, by their spread.
+# The kernels multiply as many messages as can be without leaving e^±this.
 LOG_RANGE = {torch.float32: 80.0, torch.float64: 640.0}
 
-# Bytes of one (instances, visible, hidden) tensor, of which some eight are alive. A CPU is fastest while they
-# stay in its cache; elsewhere the launch of a kernel is what must be paid for.
+# Bytes of a tensor (instances, visible, hidden) in a chunk; about eight such tensors exist at a time. A CPU
+# is fastest if they fit its cache; other devices need larger chunks, as launches cost time.
 CPU_CHUNK_BYTES = 2**20
 DEVICE_CHUNK_BYTES = 64 * 2**20
-# Iterations between two looks at whether all instances have converged, where each waits for the device.
+# Number of iterations between two checks of convergence on a device, for which the CPU must wait.
 LOOK_EVERY = 8
 
 
 class Product(Enum):
-    """Units summed out, and units maximised out."""
+    """The treatment of hidden and visible units: summed or maximised."""
 
     SUM = auto()
     MAX = auto()
-    MIXED = auto()  # hidden units are summed out, visible ones decided by their own beliefs
+    MIXED = auto()  # hidden units are summed, visible units decided by their beliefs
 
 
 class Problem(NamedTuple):
@@ -61,14 +61,14 @@ class Problem(NamedTuple):
         known: (batch, visible) of {0, 1, NaN}, or None.
         start: (batch, visible, hidden) initial log-odds messages to the visible units; None: no messages yet,
             in either direction.
-        num_iters: most iterations.
-        tol: an instance has converged once no message to a visible unit changes by more, in log-odds.
-        damping: share of the old message, in log-odds, kept in a new message to a visible unit.
+        num_iters: largest number of iterations.
+        tol: an instance has converged if no message to a visible unit changes by more than this, in log-odds.
+        damping: share of the old message (in log-odds) in each new message to a visible unit.
         product: sum-, max- or mixed-product.
         keep_messages: whether to return the last messages.
         pair_weights: (batch,) weights of the instances in the sum of pairwise beliefs, or None for no sum.
-        init: (batch, hidden) probabilities of 1 used for the hidden units' answers in the first iteration,
-            whatever is known of visible units; None: probabilities from messages. Not with ``start``.
+        init: (batch, hidden) probabilities of 1 of the hidden units for the messages of the first iteration,
+            which then ignore known visible units; None: probabilities from messages. Not with ``start``.
     """
 
     visible: Tensor
@@ -89,14 +89,14 @@ class Beliefs(NamedTuple):
     """The result of belief propagation.
 
     Args:
-        visible: (batch, visible) log-odds; a known unit's log-odds ignore the known value.
+        visible: (batch, visible) log-odds; for a known unit, log-odds without the known value.
         hidden: (batch, hidden) log-odds.
-        log_partition: (batch,) Bethe approximation, at temperature 0 for units maximised out.
-        num_iters: (batch,) iterations made.
+        log_partition: (batch,) Bethe approximation, at temperature 0 for maximised units.
+        num_iters: (batch,) number of iterations.
         residual: (batch,) largest change of a message to a visible unit in the last iteration; infinite after
             the first iteration without initial messages.
         to_visible: (batch, visible, hidden) log-odds messages, if requested.
-        to_hidden: the same in the reverse direction.
+        to_hidden: (batch, visible, hidden) log-odds messages to the hidden units, if requested.
         pair_sum: (visible, hidden) weighted sum over the batch of P(v_i = 1, h_j = 1), if requested.
     """
 
@@ -111,7 +111,7 @@ class Beliefs(NamedTuple):
 
 
 def propagate(problem: Problem) -> Beliefs:
-    """Run belief propagation, a few instances at a time."""
+    """Run belief propagation on chunks of a few instances."""
     hidden = problem.hidden.shape[1]
     budget = CPU_CHUNK_BYTES if problem.visible.device.type == "cpu" else DEVICE_CHUNK_BYTES
     size = max(1, part_bytes(budget) // (problem.visible[0].nbytes * hidden))
@@ -135,7 +135,7 @@ def in_chunks(problem: Problem, size: int, run: Callable[[Problem], Beliefs]) ->
 
 
 def converted(record: Any, dtype: torch.dtype | None) -> Any:
-    """Return a record whose floating-point tensors have another precision."""
+    """Convert the floating-point tensors of a record to another precision."""
     return record._make(
         value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
         for value in record
@@ -143,7 +143,7 @@ def converted(record: Any, dtype: torch.dtype | None) -> Any:
 
 
 def select(problem: Problem, rows: slice) -> Problem:
-    """Return the problem of some of the instances."""
+    """Return the problem for some of the instances."""
     per_instance = ("visible", "hidden", "known", "start", "pair_weights", "init")
     values = {name: getattr(problem, name) for name in per_instance}
     return problem._replace(
@@ -177,7 +177,7 @@ class _Form(NamedTuple):
 
 
 def _form(problem: Problem) -> _Form:
-    # Compiled code cannot ask for the spread; logarithms serve any.
+    # Traced code cannot check the range of messages, so it always uses log-odds.
     is_asked = not is_traced()
     limit = ODDS_LIMIT[problem.visible.dtype]
     if problem.product is not Product.MAX and is_asked and spread(problem) <= limit:
@@ -211,7 +211,7 @@ def sum_gain(field: Tensor, weight: Tensor) -> Tensor:
 
 
 def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
-    """Propagate; a converged instance stays unchanged, so results do not depend on the rest of the chunk."""
+    """Run belief propagation; converged instances stay unchanged, so instances do not affect each other."""
     visible, hidden = problem.visible, problem.hidden
     weight = form.encode(problem.coupling)
     if problem.start is None:
@@ -221,7 +221,7 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
     sent = first_sent(problem)
     residual = torch.full_like(visible[:, 0], math.inf)
     iterations = torch.zeros_like(residual, dtype=torch.int64)
-    # Whether all have converged: where each question waits for the device, seldom.
+    # On a GPU, convergence is checked less often, because each check waits for the device.
     look_every = 1 if visible.device.type == "cpu" else LOOK_EVERY
     is_asked = not (is_traced() or is_supposing())
     for iteration in range(problem.num_iters):
@@ -237,7 +237,7 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
         if problem.damping > 0:
             kept = problem.damping * form.decode(messages)
             new = form.encode(kept + (1 - problem.damping) * form.decode(new))
-        # From nothing, the first answers ignore the visible units: that they say nothing proves nothing.
+        # The first iteration without initial messages ignores the visible units, and proves nothing.
         if iteration > 0 or problem.start is not None:
             residual = torch.where(moving, form.change(new, messages).abs().amax((1, 2)), residual)
         iterations = iterations + moving
@@ -247,12 +247,12 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
 
 
 def _finish(problem: Problem, form: _Form, messages: Tensor, iterations: Tensor, residual: Tensor) -> Beliefs:
-    """Compute the beliefs of both sides; the last messages to hidden units answer ``messages``.
+    """Compute the beliefs of both sides; the last messages to hidden units are computed from ``messages``.
 
-    The Bethe log partition is Σ_i log Z_i + Σ_j log Z_j + Σ_ij log R_ij, with the normalisers Z of the units'
-    beliefs and R_ij of a pair's belief given the two units' beliefs. The value is stationary in the messages
-    at a fixed point. As the messages to the hidden units answer the messages to the visible units, R_ij is 1
-    − τ_i + τ_i e^{−u_ij} with τ_i = P(v_i = 1), and log R_ij is minus the answer to a weight of u_ij.
+    The Bethe log partition is Σ_i log Z_i + Σ_j log Z_j + Σ_ij log R_ij, where Z normalises a unit's belief,
+    and R_ij a pair's belief given the beliefs of both units. At a fixed point the value is stationary in the
+    messages. If the messages to hidden units are computed from the messages to visible units, R_ij is 1 − τ_i
+    + τ_i e^{−u_ij} with τ_i = P(v_i = 1), and log R_ij is minus the message that a weight u_ij would give.
     """
     to_visible = form.decode(messages)
     visible_fields = problem.visible + to_visible.sum(2)
@@ -281,23 +281,23 @@ def _finish(problem: Problem, form: _Form, messages: Tensor, iterations: Tensor,
 def pairwise_beliefs(
     problem: Problem, visible_fields: Tensor, hidden_fields: Tensor, to_visible: Tensor
 ) -> Tensor:
-    """Return (batch, visible, hidden) P(h_j = 1) P(v_i = 1 | h_j = 1), from the units' log-odds and messages.
+    """Return P(h_j = 1) P(v_i = 1 | h_j = 1), (batch, visible, hidden), from log-odds and messages.
 
-    Equation 18, for messages to the hidden units that answer the messages to the visible units.
+    This is Equation 18, if the messages to hidden units are computed from those to visible units.
     """
     sent = _sent(visible_fields, problem)[..., None]
     return torch.sigmoid(hidden_fields)[:, None] * torch.sigmoid(sent - to_visible + problem.coupling)
 
 
 def first_sent(problem: Problem) -> Tensor:
-    """Return (batch, visible) log-odds of the visible units used for the first messages."""
+    """Return the log-odds of visible units, (batch, visible), for the first messages."""
     if problem.start is None:
         return _fixed(torch.full_like(problem.visible, -math.inf), problem.known)
     return _sent(problem.visible + problem.start.sum(2), problem)
 
 
 def log_partition(problem: Problem, visible_fields: Tensor, hidden_fields: Tensor, pairs: Tensor) -> Tensor:
-    """Return (batch,) Bethe log partition from the units' log-odds and Σ_ij log R_ij (batch,)."""
+    """Return the Bethe log partition (batch,) from log-odds and Σ_ij log R_ij (batch,)."""
     visible = _normaliser(visible_fields, problem.product is Product.SUM)
     if problem.known is not None:
         known = problem.known.nan_to_num().to(visible_fields.dtype)
@@ -306,7 +306,7 @@ def log_partition(problem: Problem, visible_fields: Tensor, hidden_fields: Tenso
 
 
 def _sent(fields: Tensor, problem: Problem) -> Tensor:
-    """Return the visible units' log-odds used for messages."""
+    """Return the log-odds of visible units as used for messages: infinite for known or decided units."""
     if problem.product is Product.MIXED:
         fields = torch.where(fields > 0, math.inf, -math.inf).to(fields.dtype)
     return _fixed(fields, problem.known)
@@ -321,5 +321,5 @@ def _fixed(fields: Tensor, known: Tensor | None) -> Tensor:
 
 
 def _normaliser(fields: Tensor, summed_out: bool) -> Tensor:
-    """Return log(1 + e^field), or max(0, field)."""
+    """Return log(1 + e^field) if the units are summed out, else max(0, field)."""
     return softplus(fields) if summed_out else fields.clamp(min=0)

@@ -1,1 +1,1 @@
-"""Inner loops of inference: searches, enumeration, chains and samples."""
+"""Inner loops of inference: searches, enumeration, dynamic programming on chains, and samples."""

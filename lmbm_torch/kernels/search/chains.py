@@ -1,4 +1,4 @@
-"""Chains by dynamic programming: Viterbi's algorithm and forward–backward."""
+"""Dynamic programming on chains: Viterbi's algorithm and forward–backward."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from lmbm_torch.kernels.jit import compiled, fast
 from lmbm_torch.kernels.sums import LEAST_SUM, MOST_FORBIDDEN, joins
 from lmbm_torch.kernels.threads import by_rows
 
-# Pairs of states over all positions, some 0.5 ms of work (scripts/bench/crf_layer.py): one thread is faster.
+# With fewer pairs of states at all positions (0.5 ms, scripts/bench/crf_layer.py), one thread is fastest.
 _FEW_STEPS = 10**6
 
 
 def best_paths(scores, first, lengths, tables, strides, labels):
-    """Write each chain's labelling of largest score: Viterbi's algorithm.
+    """Write the labelling of largest score of each chain, by Viterbi's algorithm.
 
-    Among equal scores, the labelling with the lower state at the last differing position wins.
+    Of two labellings with equal scores, the one with the lower state at the last differing position wins.
 
     Args:
         scores: (rows, states) log-potentials, finite or −∞, chain after chain.
         first: (chains,), first row of each chain.
-        lengths: (chains,), each at least 1.
-        tables: (tables, states, states) log-potentials of steps, finite or −∞, row before and column after.
-        strides: distance from a chain's first table to the next chain's, and from step to step.
-        labels: (rows,), overwritten for possible chains.
+        lengths: (chains,), number of rows of each chain, at least 1.
+        tables: (tables, states, states) log-potentials of transitions from rows to columns, finite or −∞.
+        strides: distance in ``tables`` from the first table of a chain to that of the next chain, and from
+            the table of a step to that of the next step.
+        labels: (rows,), written for chains with an allowed labelling.
 
     Returns:
-        Whether each chain has a labelling that is not forbidden; labels of impossible chains stay unchanged.
+        For each chain, whether there is an allowed labelling; otherwise labels stay unchanged.
     """
     are_possible = np.empty(len(first), np.bool_)
     arrays = scores, first, lengths, tables, *strides, labels, are_possible
@@ -62,7 +63,7 @@ def _best_paths(
                 last = states - 1
                 for s in range(states):
                     message[s] = before[last] + table[last, s]
-                # Two rows at once halve the loads and stores of messages, which take most of the time.
+                # Two rows together halve the loads and stores of messages, which are the slowest part.
                 for r in range(0, last, 2):
                     steps, others, score, other_score = table[r], table[r + 1], before[r], before[r + 1]
                     for s in range(states):
@@ -77,7 +78,7 @@ def _best_paths(
             if largest == -np.inf:
                 are_possible[x] = False
                 break
-            # Keeps rounding relative to the differences, not to a score that grows with length.
+            # Subtract the maximum, so that rounding errors do not grow with the length of the chain.
             for s in range(states):
                 message[s] -= largest
         if not are_possible[x]:
@@ -99,21 +100,21 @@ def _best_paths(
 
 
 def marginals(unary, lengths, tables, strides, nodes, edges):
-    """Write P(y_t) and P(y_t, y_{t+1}) of chains, up to each chain's length: forward–backward.
+    """Write P(y_t) and P(y_t, y_{t+1}) of chains, up to the length of each chain, by forward–backward.
 
     Args:
-        unary: (chains, length, states) log-potentials, with maximum 0 at each position, and at most
-            ``MOST_FORBIDDEN`` for forbidden states.
-        lengths: (chains,).
-        tables: (tables, states, states) unnormalised probabilities of steps, ``LEAST_SUM`` to 1, or 0 for
-            forbidden steps.
+        unary: (chains, length, states) log-potentials whose maximum is 0 at each position; forbidden states
+            have at most ``MOST_FORBIDDEN``.
+        lengths: (chains,), length of each chain.
+        tables: (tables, states, states) unnormalised probabilities of transitions, from ``LEAST_SUM`` to 1,
+            or 0 for forbidden transitions.
         strides: see :func:`best_paths`.
-        nodes: (chains, length, states), written; (0, …) for the log partition alone.
+        nodes: (chains, length, states), written; (0, …) if only the log partition is needed.
         edges: (chains, length − 1, states, states), written; (chains, 1, states, states) for sums over steps.
 
     Returns:
-        (chains,) the log partition, in double precision; NaN, and marginals undefined, for a chain whose sums
-        may have lost terms that underflow, or without a labelling that is allowed.
+        The log partition (chains,) in double precision. It is NaN, and marginals are undefined, if sums of a
+        chain may have lost terms by underflow, or if all labellings of a chain are forbidden.
     """
     log_partition = np.empty(len(unary))
     arrays = unary, lengths, tables, *strides, nodes, edges, log_partition
@@ -130,9 +131,9 @@ def _marginals(
         longest = max(longest, lengths[x])
     forward, odds = np.empty((longest, states)), np.empty((longest, states))
     ahead, behind = np.empty(states), np.empty(states)
-    # Whether a path leads to each state of a position, and of the position before.
+    # Whether an allowed path leads to each state of the current and of the previous position.
     is_reached, was_reached = np.empty(states, np.bool_), np.empty(states, np.bool_)
-    # One table of edges for all steps of a chain is their sum.
+    # If there is only one table of edges for a chain, it gets the sum over all steps.
     is_summed, whole = edges.shape[1] == 1, np.empty((states, states))
     for x in range(begin, end):
         if stop[0]:
@@ -189,11 +190,11 @@ def _marginals(
                 for s in range(states):
                     behind[r] += steps[s] * ahead[s]
                 norm += forward[t - 1, r] * behind[r]
-            # A message lost from behind has less than the last digit of all paths, if their sum is not lost.
+            # If the sum of a message is this small, terms may have been lost by underflow.
             if norm < LEAST_SUM:
                 log_partition[x] = np.nan
                 break
-            # In this order no relevant value underflows.
+            # The order of the multiplications prevents underflow of relevant values.
             if is_summed:
                 for r in range(states):
                     share, steps, sums = forward[t - 1, r] / norm, table[r], whole[r]

@@ -1,18 +1,17 @@
 """Depth-first branch and bound over the binary labels of directed models, example by example.
 
-With the labels in topological order the search minimises Σ_t ℓ(m_t), m_t = s_t z_t, where the field z_t
-depends on the spins before t, and ℓ(m) = T softplus((γ − m)/T), the hinge [γ − m]_+ at temperature T = 0
-(lmbm_and_lmsbn_2010, Algorithm 2). With the labels before position d decided, the field of a later label t is
-settled up to R_dt, the sum of the absolute weights of undecided parents, so the loss is at least ℓ(|z_t| +
-R_dt), or ℓ(s_t z_t + R_dt) for a known spin. A node is pruned when the loss so far plus the bounds reaches
-the incumbent. A right branch needs no fields for a bound: the bound is the parent's, with the loss of one
-label exchanged.
+The labels are in topological order. The search minimises Σ_t ℓ(m_t), m_t = s_t z_t, where the field z_t
+depends on the spins before t, and ℓ(m) = T softplus((γ − m)/T), which is the hinge [γ − m]_+ at temperature T
+= 0 (lmbm_and_lmsbn_2010, Algorithm 2). If the labels before position d are decided, the field of a later
+label t can still change by R_dt, the sum of the absolute weights of undecided parents. Therefore the loss is
+at least ℓ(|z_t| + R_dt), or ℓ(s_t z_t + R_dt) for a known spin. A node (a partial labelling) is pruned if the
+loss of decided labels plus these bounds is not below the best known loss. The left branch takes the spin of
+smaller loss. The bound of the right branch is that of the left branch, with the loss of one label exchanged.
 
-Sharper bounds do not pay at trained models: linear models of Scene and Yeast (6 and 14 labels) take 6.6 and
-19 nodes an example, and bounding labels in pairs saves 1 % of the nodes for 1.3 and 1.7 times the time.
+Tighter bounds are not useful for trained models: linear models of Scene and Yeast (6 and 14 labels) need 6.6
+and 19 nodes per example, and bounds for pairs of labels save 1 % of the nodes in 1.3 and 1.7 times the time.
 
-Each free thread takes the next small chunk of examples, because some searches take a thousand times as long
-as most.
+Each free thread takes the next few examples, because some searches take a thousand times as long as most.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from lmbm_torch.kernels.search.records import Found, SearchProblem
 from lmbm_torch.kernels.threads import share, stoppable
 
 _CHUNKS_PER_THREAD = 8
-# Labellings searched within some 10 ms, too soon for an interrupt.
+# With at most this number of labellings, a search takes about 10 ms, and need not be interruptible.
 _AT_ONCE = 100_000
-# Fields updated in the time another thread needs to begin.
+# Number of updates of fields in the time that another thread needs to start.
 _FIELDS_AT_ONCE = 30_000
-# Labellings of all examples (a search visits few) that take no longer than waking another thread.
+# With at most this number of labellings of all examples, a single thread is fastest.
 _ALONE = 20_000
 
 
 def search(problem: SearchProblem) -> Found:
-    """Return the labellings of least loss, for tensors on the CPU."""
+    """Return the labellings of least loss for tensors on the CPU."""
     arrays: dict[str, Any] = {
         name: value.contiguous().numpy() if isinstance(value, Tensor) else value
         for name, value in problem._asdict().items()
@@ -49,11 +48,11 @@ def search(problem: SearchProblem) -> Found:
 
 
 def search_arrays(compiled: Any) -> Found:
-    """Run :func:`search` on contiguous NumPy arrays; for single rows conversions would dominate."""
+    """Run :func:`search` on contiguous NumPy arrays, because conversions are slow for single rows."""
     batch, labels = compiled.fields.shape
     if labels < 64 and batch * 2**labels <= _AT_ONCE:
         return _search(compiled, np.zeros(1, np.bool_))
-    # Most searches of a few examples end soon after the first leaf, too soon for an interrupt.
+    # First search with a small limit of nodes, enough for most examples, without interruption.
     nodes = _FIELDS_AT_ONCE // (batch * labels)
     if nodes >= 2 * labels * compiled.top_k:
         found = _search(compiled._replace(node_limit=min(nodes, compiled.node_limit)), np.zeros(1, np.bool_))
@@ -63,7 +62,7 @@ def search_arrays(compiled: Any) -> Found:
 
 
 def nothing(batch: int, top_k: int, labels: int) -> Found:
-    """Return the record of no labellings, as NumPy arrays."""
+    """Return a record of NumPy arrays to which a search writes labellings."""
     arrays: dict[str, Any] = {
         "labels": np.zeros((batch, top_k, labels), np.int64),
         "losses": np.full((batch, top_k), np.inf),
@@ -96,27 +95,27 @@ def _search(problem: Any, stop: np.ndarray) -> Found:
 
 
 class _Tables(NamedTuple):
-    """The tables of a thread for the current example."""
+    """The arrays of a thread for the current example."""
 
-    spins: np.ndarray  # (labels + 1,), known spins throughout; the last entry fills up the cliques
-    fields: np.ndarray  # (labels + 1, labels), row d: the settled part of z with d labels decided
-    loss: np.ndarray  # (labels + 1,), of the first d labels
-    right: np.ndarray  # (labels,), bounds of the open right branches, infinite for other branches
-    undecided: np.ndarray  # (labels + 1, labels), R
+    spins: np.ndarray  # (labels + 1,), spins of decided and known labels; the last is for padding of cliques
+    fields: np.ndarray  # (labels + 1, labels), row d: the part of z that the first d labels determine
+    loss: np.ndarray  # (labels + 1,), loss of the first d labels
+    right: np.ndarray  # (labels,), bounds of right branches not yet searched, infinite for others
+    undecided: np.ndarray  # (labels + 1, labels), R: how much undecided parents can change fields
 
 
 class _Cliques(NamedTuple):
-    """The problem's cliques, with a list of the cliques settled by each number of decisions."""
+    """The cliques, with a linked list of the cliques that become complete at each number of decisions."""
 
     parents: np.ndarray
     child: np.ndarray
     weight: np.ndarray
-    first: np.ndarray  # (labels + 1,), the list's head, −1 for none
-    next: np.ndarray  # (cliques,)
+    first: np.ndarray  # (labels + 1,), the first clique of each list, −1 for none
+    next: np.ndarray  # (cliques,), the next clique in the list, −1 for none
 
 
 def _cliques(problem: Any) -> _Cliques | None:
-    # Compiled separately without cliques: a quarter less compilation.
+    # Problems without cliques have compiled code of their own, which saves a quarter of the compilation.
     count = len(problem.clique_child)
     if count == 0:
         return None
@@ -125,7 +124,7 @@ def _cliques(problem: Any) -> _Cliques | None:
     return _Cliques(*tables, first, np.empty(count, np.int64))
 
 
-# Allocated by Python: allocation in compiled code takes a quarter more compilation.
+# Python allocates the arrays; allocation in compiled code adds a quarter to the compilation.
 def _tables(problem: Any) -> _Tables:
     labels = problem.fields.shape[1]
     return _Tables(
@@ -147,7 +146,7 @@ def _search_rows(problem, cliques, tables, found, first, last, stop):
 
 @part
 def _start_cliques(cliques, known, example, fields, undecided):
-    """Chain the cliques by the number of decisions that settle each: the last free parent's position."""
+    """Build lists of cliques by the position of the last free parent, whose decision completes a clique."""
     weight = cliques.weight[min(example, len(cliques.weight) - 1)]
     for decisions in range(len(cliques.first)):
         cliques.first[decisions] = -1
@@ -168,7 +167,7 @@ def _start_cliques(cliques, known, example, fields, undecided):
 
 @inlined
 def _start(problem, cliques, tables, known, children, example):
-    """Set the fields before the first decision, and the possible later changes from each position on."""
+    """Set the fields before the first decision, and how much later decisions can change the fields."""
     spins, fields, undecided = tables.spins, tables.fields, tables.undecided
     for t in range(len(known)):
         spins[t], fields[0, t], tables.right[t] = known[t], problem.fields[example, t], np.inf
@@ -182,7 +181,7 @@ def _start(problem, cliques, tables, known, children, example):
 
 @inlined
 def _turn_left(problem, tables, known, position, bound):
-    """Choose the spin that agrees with the field (or is known), and store the bound of the right branch."""
+    """Choose the known spin, or the spin that agrees with the field; store the bound of the right branch."""
     field, hinge = tables.fields[position, position], (problem.margin, problem.temperature)
     if known[position] == 0:
         tables.spins[position] = 1.0 if field >= 0 else -1.0
@@ -191,15 +190,15 @@ def _turn_left(problem, tables, known, position, bound):
 
 @inlined
 def _decide(problem, cliques, tables, known, children, example, position):
-    """Update fields and loss after a decision at ``position``, and return the bound.
+    """Update fields and loss after the decision at ``position``, and return the bound.
 
-    One pass: reading a row right after writing costs more than all arithmetic.
+    This is done in one pass, because reading a row soon after writing costs more than all arithmetic.
     """
     spins, fields, undecided, depth = tables.spins, tables.fields, tables.undecided, position + 1
     hinge = problem.margin, problem.temperature
     bound = tables.loss[position] + label_loss(hinge, spins[position] * fields[position, position])
     tables.loss[depth] = bound
-    # A known parent's share is part of the initial fields.
+    # Effects of known parents are already in the initial fields.
     step = spins[position] if known[position] == 0 else 0.0
     for t in range(depth, len(known)):
         field = fields[position, t] + step * children[position, t]

@@ -1,12 +1,13 @@
-"""Branch and bound of directed models on CUDA devices, by ``directed.cu`` compiled at run time.
+"""Branch and bound for directed models on CUDA devices, by ``directed.cu``, which is compiled at run time.
 
-The kernel visits the nodes of :mod:`~lmbm_torch.kernels.search.directed`. Sums over labels are taken in
-another order, so bounds differ by rounding; losses of labellings are summed in the same order. Few labels
-need few lanes: a warp searches up to eight instances at a time. Nothing is copied to the host, and a running
-search cannot be interrupted. Before the first search of a process, the kernel must answer random networks as
-the CPU search does; otherwise the CPU searches.
+The search is that of :mod:`~lmbm_torch.kernels.search.directed`. Sums over labels have another order: bounds
+differ by rounding; losses of labellings are summed in the same order. A lane is a thread of a warp; with few
+labels, a warp searches up to eight instances at a time. Nothing is copied to the CPU, and a running search
+cannot be interrupted. Before the first search of a process, labellings of random networks are compared with
+the CPU; after a difference, the CPU searches.
 
-Never run on a GPU. Compiled for capabilities 8.0, 8.6, 9.0 and 12.0, and run on a CPU from the same source.
+The kernel has not been run on a GPU. It compiles for the compute capabilities 8.0, 8.6, 9.0 and 12.0, and
+tests run the same source on a CPU.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from lmbm_torch.kernels.search.records import Found, SearchProblem
 
 KERNEL = Path(__file__).with_name("directed.cu")
 
-# Bytes of shared memory of a block by compute capability; elsewhere what every device has (CUDA programming
-# guide, technical specifications per compute capability).
+# Largest number of bytes of shared memory in a block, by compute capability; for other capabilities, the
+# number that all devices have (CUDA programming guide, technical specifications).
 MOST_SHARED = {
     **dict.fromkeys((80, 87), 163 * 1024),
     **dict.fromkeys((86, 89, 120, 121), 99 * 1024),
@@ -36,21 +37,21 @@ MOST_SHARED = {
 _ANY_SHARED = 48 * 1024
 
 _WARP = 32
-# Blocks that a multiprocessor of any of these capabilities holds at a time.
+# Number of blocks that a multiprocessor of any of these capabilities holds at a time.
 _MOST_BLOCKS = 24
-# Bytes of shared memory that CUDA adds to those of a block.
+# Bytes of shared memory that CUDA needs for each block.
 _ADDED_BYTES = 1024
-# Number of random networks that a kernel must answer as the CPU search does, and their most labels.
+# Number of random networks for which a kernel is compared with the CPU, and their largest number of labels.
 _TRIED, _TRIED_LABELS = 64, 20
 
 
 def source(lanes: int) -> str:
-    """Return the CUDA source for a number of lanes of an instance."""
+    """Return the CUDA source for a number of lanes (threads) for each instance."""
     return f"#define LANES {lanes}\n{KERNEL.read_text()}"
 
 
 def lanes(labels: int) -> int:
-    """Return the number of lanes that share the labels: a power of two from 4 to 32."""
+    """Return the number of lanes (threads) that share the labels: a power of two from 4 to 32."""
     return min(_WARP, max(4, 1 << (labels - 1).bit_length()))
 
 
@@ -61,7 +62,7 @@ def shared_bytes(labels: int) -> int:
 
 
 def suits(problem: SearchProblem) -> bool:
-    """Return whether the kernel can be compiled and its tables fit a block, for tensors on a CUDA device."""
+    """Return whether the kernel can be compiled and the tables fit into the shared memory of a block."""
     if not is_installed():
         return False
     with torch.cuda.device_of(problem.fields):
@@ -70,7 +71,7 @@ def suits(problem: SearchProblem) -> bool:
 
 
 def search(problem: SearchProblem) -> Found:
-    """Return the labellings of least loss, on the problem's device."""
+    """Return the labellings of least loss on the device of the problem."""
     with torch.cuda.device_of(problem.fields):
         kernel = _kernel(problem.fields.shape[1], torch.cuda.current_device())
         assert kernel is not None
@@ -78,7 +79,7 @@ def search(problem: SearchProblem) -> Found:
 
 
 def _launched(kernel: Kernel, problem: SearchProblem) -> Found:
-    """Return the answers of a kernel on the current device."""
+    """Run a kernel on the current device, and return the labellings."""
     device, labels = torch.cuda.current_device(), problem.fields.shape[1]
     blocks = min(
         -(-len(problem.fields) * lanes(labels) // _WARP),
@@ -91,7 +92,7 @@ def _launched(kernel: Kernel, problem: SearchProblem) -> Found:
 
 
 def agrees(search: Callable[[SearchProblem], Found], num_lanes: int, device: str) -> bool:
-    """Return whether a search on a device answers random networks as the search on the CPU does."""
+    """Return whether a search finds the same labellings of random networks as the search on the CPU."""
     generator = torch.Generator("cpu").manual_seed(0)
     labels = min(num_lanes, _TRIED_LABELS)
     like: dict[str, Any] = {"generator": generator, "dtype": torch.float64, "device": "cpu"}
@@ -113,7 +114,7 @@ def agrees(search: Callable[[SearchProblem], Found], num_lanes: int, device: str
 
 
 def prepared(problem: SearchProblem, groups: int) -> tuple[Found, tuple[Any, ...]]:
-    """Return the answers to be written by so many groups of lanes, and the kernel's arguments."""
+    """Allocate the results that ``groups`` groups of lanes write; return also the kernel's arguments."""
     (batch, labels), top_k, count = problem.fields.shape, problem.top_k, len(problem.clique_child)
     problem = problem._replace(
         **{name: value.contiguous() for name, value in problem._asdict().items() if hasattr(value, "dtype")}
@@ -153,13 +154,13 @@ def _kernel(labels: int, device: int) -> Kernel | None:
 
 @cache
 def _loaded(num_lanes: int, num_bytes: int, device: int) -> Kernel | None:
-    """Compile, load and try the kernel on ``device``, the current one; None with a warning if that fails."""
+    """Compile, load and test the kernel on the current ``device``; after a failure, warn and return None."""
     major, minor = torch.cuda.get_device_capability(device)
     try:
         kernel = Kernel(kept(source(num_lanes), 10 * major + minor), "branch_and_bound", num_bytes)
         if agrees(partial(_launched, kernel), num_lanes, f"cuda:{device}"):
             return kernel
-        raise RuntimeError("the kernel and the search on the CPU have different answers")
+        raise RuntimeError("expected the labellings that the search on the CPU finds, got different ones")
     except (ImportError, OSError, RuntimeError) as error:
         warnings.warn(
             f"branch and bound runs on the CPU: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2

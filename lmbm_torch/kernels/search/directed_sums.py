@@ -1,10 +1,10 @@
-"""The marginals of directed models by the tree of the labels' prefixes.
+"""Exact marginals of directed models by a depth-first walk through prefixes of labellings.
 
-A prefix of the ordering has the product of the labels' conditional probabilities, and all continuations of a
-prefix sum to 1. So P(label = 1) is the sum over prefixes before the label, each times the conditional
-probability, and only the prefixes of the 2^n labellings are visited. A step down changes the fields of later
-labels; half of all prefixes have only one later label. A known label has a single branch; the continuations
-of a prefix up to the last known label sum to the probability of the known values, returned upwards.
+A prefix decides the first labels of the ordering. Its probability is the product of conditional
+probabilities, and the probabilities of all continuations sum to 1. Therefore P(label = 1) is the sum, over
+all prefixes of the earlier labels, of the probability of the prefix times the conditional probability of the
+label. A known label has only one branch. The continuations of a prefix up to the last known label sum to the
+probability of the known values.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import numpy as np
 from lmbm_torch.kernels.jit import njit, part
 from lmbm_torch.kernels.threads import share
 
-# Most probability left out in total.
+# Largest total probability of the prefixes that are left out.
 NEGLIGIBLE = 2.0**-50
 EXAMPLES_PER_TASK = 16
-# Known values less probable than IMPROBABLE are summed again with less left out.
+# If the known values are less probable than this, the sum is repeated with fewer prefixes left out.
 IMPROBABLE = 1e-3
 
 
 def marginals(unary, parents, known):
-    """Return P(y = 1, known) of every example's labels, (batch, labels), and P(known), (batch,).
+    """Return P(label = 1, known), (batch, labels), and P(known), (batch,).
 
-    No result is too small by more than ``NEGLIGIBLE`` or, for improbable known values, P(known) times
-    ``NEGLIGIBLE``.
+    Results are too small by at most ``NEGLIGIBLE``, for improbable known values times P(known).
 
     Args:
         unary: (batch, labels), in the order of the model, float64.
@@ -33,7 +32,7 @@ def marginals(unary, parents, known):
         known: (batch, labels), −1 for a free label.
     """
     batch, labels = unary.shape
-    # A label's effects on later fields are contiguous.
+    # Transpose, so that the effects of a label on later fields are contiguous.
     added = np.ascontiguousarray(np.swapaxes(parents if parents.ndim == 3 else parents[None], 1, 2))
     ones, total = np.zeros((batch, labels)), np.ones(batch)
 
@@ -69,9 +68,8 @@ def _add_prefixes(unary, added, known, least, ones):
             last_known = label
     fields = np.empty((last + 1, last + 1))
     fields[0] = unary
-    # Probability of the prefix of each length, and of the prefix followed by 1, which waits until all
-    # prefixes with 0 are done; probability in agreement with later known labels; value of the label behind
-    # the prefix.
+    # For each length: the probability of the prefix, the probability of the prefix followed by 1, and whether
+    # this continuation is still to be summed.
     prefix, with_one, waits = np.empty(last + 1), np.empty(last + 1), np.zeros(last + 1, np.bool_)
     agrees, is_one = np.zeros(last + 1), np.zeros(last + 1, np.bool_)
     prefix[0], depth = 1.0, 0

@@ -1,13 +1,13 @@
-"""The best of all labellings of pairwise energies with shared couplings.
+"""Enumeration of all labellings of pairwise energies with couplings that all examples share.
 
-Labels are split into a high and a low half. The couplings' terms within either half, and the effect of a high
-labelling on the fields of the low half, are common to all examples and computed once. For one example and one
-high labelling, a linear function of the low labels remains. The values for all low labellings are built by
-doubling: one addition, one sum with the table and one comparison per labelling, all vectorised. If not all
-labellings are allowed, the table of a high labelling forbids inconsistent low labellings, and a high
-labelling without an allowed low labelling is left out.
+The labels are split into a high half and a low half. The terms of couplings within each half, and the effects
+of high labels on the fields of low labels, are equal for all examples and computed once. For one example and
+one high labelling, a linear function of the low labels remains. Its values for all low labellings are
+computed by doubling the number of labellings at each label: two additions and one comparison per labelling,
+all vectorised. If some labellings are forbidden, the table of a high labelling excludes forbidden low
+labellings, and a high labelling without allowed low labellings is skipped.
 
-Few labels without a high half use a matrix product, faster and without a kernel.
+If there are so few labels that there is no high half, a matrix product is used instead.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import numpy as np
 from lmbm_torch.kernels.jit import njit, part
 from lmbm_torch.kernels.threads import share
 
-# Flags of LLVM for finite values and maxima in any order.
+# Flags of LLVM that assume finite values, and allow maxima in any order.
 MAXIMA = {"reassoc", "contract", "nsz", "nnan", "ninf"}
 
-# Labels of the low half: 2^8 sums are two KiB in float32.
+# Number of labels in the low half, whose 2^8 sums stay in the first-level cache.
 LOW_LABELS = 8
 EXAMPLES_PER_TASK = 64
 
 
 def best_numbers(unary, pairwise, allowed=None):
-    """Return the number of each example's labelling of largest score, (batch,).
+    """Return the labelling of largest score for each example, as binary numbers (batch,).
 
-    Label 0 is the most significant bit. Among equal scores the lowest number wins, up to rounding.
+    Label 0 is the most significant bit. If scores are equal up to rounding, the lowest number wins.
 
     Args:
         unary: (batch, labels).
         pairwise: (labels, labels), symmetric with a zero diagonal, of the same floating-point dtype.
-        allowed: (2^labels,), allowed labellings; by default all.
+        allowed: (2^labels,), whether each labelling is allowed; by default, all are allowed.
     """
     batch, labels = unary.shape
     high = max(0, labels - LOW_LABELS)
@@ -62,14 +62,14 @@ def best_numbers(unary, pairwise, allowed=None):
 
 
 def _spins(labels, dtype):
-    """Return every labelling as spins, (2^labels, labels)."""
+    """Return all labellings as spins, (2^labels, labels)."""
     bits = np.arange(2**labels)[:, None] >> np.arange(labels - 1, -1, -1) & 1
     return (2 * bits - 1).astype(dtype)
 
 
 @part
 def linear_sums(fields, sums):
-    """Write Σ_i fields_i s_i for every labelling n to sums[n]."""
+    """Write Σ_i fields_i s_i to sums[n], for each labelling n."""
     total = fields[0] * 0
     for field in fields:
         total -= field
@@ -89,7 +89,7 @@ def largest_sum(sums, table):
     half = len(sums) // 2
     if half == 0:
         return sums[0] + table[0]
-    # An elementwise comparison of halves is vectorised, a running maximum is not.
+    # Compare halves elementwise, which is vectorised; a running maximum is not.
     first, second, beside, beyond = sums[:half], sums[half:], table[:half], table[half:]
     for n in range(half):
         one, other = first[n] + beside[n], second[n] + beyond[n]
@@ -104,7 +104,7 @@ def largest_sum(sums, table):
 
 @part
 def _low_fields(own, high, added, fields):
-    """Compute the fields of the low labels for a high labelling."""
+    """Compute the fields of the low labels for a labelling of the high labels."""
     for i in range(len(fields)):
         fields[i] = own[high + i] + added[i]
 

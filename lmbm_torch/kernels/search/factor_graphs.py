@@ -1,8 +1,8 @@
-"""Sweeps over graphs of tables: dual ascent with labellings, belief propagation and mean field.
+"""Algorithms for factor graphs: dual ascent with labellings, belief propagation and mean field.
 
-A graph is a handful of flat arrays (:class:`~lmbm_torch.kernels.search.records.Graph`). A table's entries run
-fastest in the last variable; a place of a table with ``inner`` entries between neighbouring states is visited
-by three loops, without divisions.
+A graph is stored in flat arrays (:class:`~lmbm_torch.kernels.search.records.Graph`). A place is an edge
+between a table (factor) and a variable of the table. In the entries of a table, the last variable changes
+fastest. Three nested loops run over the entries of each state of a place, without divisions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lmbm_torch.kernels.sums import LEAST_SUM
 
 @compiled_part
 def max_marginal(graph, entries, place, out):
-    """Set ``out`` to the largest entry of a place's table for each state of the place."""
+    """Set ``out`` to the max-marginals of a place: the largest entry of the table for each state."""
     states, inner = graph.states[graph.variable[place]], graph.inner[place]
     table = graph.table[place]
     begin, end = graph.first[table], graph.first[table + 1]
@@ -32,9 +32,9 @@ def max_marginal(graph, entries, place, out):
 
 @compiled_part
 def add_unary(graph, entries, place, values, factor):
-    """Add ``factor · values`` of a place's state to all entries of the place's table.
+    """Add ``factor · values`` of each state of a place to the entries of its table with this state.
 
-    A value of −∞ rules out the entries of its state, with any factor.
+    A value of −∞ forbids these entries for any factor.
     """
     states, inner = graph.states[graph.variable[place]], graph.inner[place]
     table = graph.table[place]
@@ -49,20 +49,20 @@ def add_unary(graph, entries, place, values, factor):
 
 @compiled
 def ascend(graph, unary, entries, order, rank, sweeps, tolerance, bounds):
-    """Reparametrise a graph by sequential tree-reweighted sweeps; return the number of sweeps made.
+    """Reparametrise a graph by sequential tree-reweighted message passing; return the number of sweeps.
 
-    In the order of the variables, a variable collects the max-marginals of its tables and gives equal shares
-    to the tables with a later variable, so that the bound Σ max unary + Σ max table falls (Kolmogorov,
+    In the order of the variables, each variable collects the max-marginals of its tables, and gives equal
+    shares to its tables with later variables. This lowers the bound Σ max unary + Σ max table (Kolmogorov,
     Convergent tree-reweighted message passing for energy minimization, 2006; Kolmogorov, A new look at
-    reweighted message passing, 2015). The next sweep runs backwards.
+    reweighted message passing, 2015). Every second sweep has the reverse order.
 
     Args:
-        unary, entries: log-potentials, changed in place; sums of a labelling stay.
-        order: (variables,), variables in their order.
-        rank: (variables,), the place of each variable in ``order``.
-        sweeps: pairs of sweeps at most.
-        tolerance: the gain of a pair of sweeps, relative to the bound, below which the ascent ends.
-        bounds: (2,), the bound before the last pair, and after.
+        unary, entries: log-potentials, changed in place; the score of each labelling stays equal.
+        order: (variables,), the variables in the order of a sweep.
+        rank: (variables,), the position of each variable in ``order``.
+        sweeps: largest number of pairs of sweeps.
+        tolerance: the ascent ends if a pair of sweeps gains less than this, relative to the bound.
+        bounds: (2,), written: the bound before and after the last pair of sweeps.
     """
     most = 1
     for states in graph.states:
@@ -114,7 +114,7 @@ def ascend(graph, unary, entries, order, rank, sweeps, tolerance, bounds):
 
 @compiled_part
 def bound_of(graph, unary, entries):
-    """Return Σ max unary + Σ max table, at least the score of every labelling."""
+    """Return Σ max unary + Σ max table, which no score exceeds."""
     total = 0.0
     for variable in range(len(graph.states)):
         best = -np.inf
@@ -133,7 +133,7 @@ def bound_of(graph, unary, entries):
 def conditional(graph, unary, entries, labels, variable, decided, out, most):
     """Set ``out`` to the best score of each state of a variable, given the decided variables of its tables.
 
-    Variables that are not decided take their best state in each table alone. ``most`` is scratch memory.
+    Undecided variables take the best state for each table separately. ``most`` is scratch memory.
     """
     states, at = graph.states[variable], graph.at[variable]
     for state in range(states):
@@ -181,7 +181,7 @@ def conditional(graph, unary, entries, labels, variable, decided, out, most):
 
 @compiled
 def rounded(graph, unary, entries, order, labels):
-    """Set labels in their order, each to its best state given the labels before (Kolmogorov 2006)."""
+    """Set the labels in order, each to the best state given the earlier labels (Kolmogorov 2006)."""
     decided = np.zeros(len(order), np.bool_)
     out, most = np.empty(len(unary)), np.empty(len(unary))
     for variable in order:
@@ -196,7 +196,7 @@ def rounded(graph, unary, entries, order, labels):
 
 @compiled
 def improved(graph, unary, entries, labels):
-    """Change single labels as long as the score grows."""
+    """Change single labels as long as this raises the score."""
     decided = np.ones(len(labels), np.bool_)
     out, most = np.empty(len(unary)), np.empty(len(unary))
     changed = True
@@ -233,8 +233,8 @@ def to_variables(graph, values, table, sums, is_max, found):
 
     Args:
         values: (entries,), exponentials of log-potentials.
-        sums: (numbers of all messages,), probabilities of the variables' states.
-        is_max: whether entries are maximised, not summed.
+        sums: (entries of all messages,), messages to the tables, as probabilities of states.
+        is_max: whether entries are maximised instead of summed.
     """
     begin, end = graph.first[table], graph.first[table + 1]
     low, high = graph.place[table], graph.place[table + 1]
@@ -273,7 +273,7 @@ def to_variables(graph, values, table, sums, is_max, found):
 
 @compiled_part
 def maxima_of_pairs(values, begin, end, width, sums, one, other, found):
-    """Set ``found`` to a table's largest products, by rows at ``one`` and by columns at ``other``."""
+    """Set ``found`` to the largest products of a pairwise table: rows at ``one``, columns at ``other``."""
     for row in range((end - begin) // width):
         first, total = begin + row * width, 0.0
         for column in range(width):
@@ -284,7 +284,7 @@ def maxima_of_pairs(values, begin, end, width, sums, one, other, found):
 
 @fast_part
 def sums_of_pairs(values, begin, end, width, sums, one, other, found):
-    """Add a table's products to ``found``, by rows at ``one`` and by columns at ``other``."""
+    """Add the products of a pairwise table to ``found``: for rows at ``one``, for columns at ``other``."""
     for row in range((end - begin) // width):
         first, total, weight = begin + row * width, 0.0, sums[one + row]
         for column in range(width):
@@ -296,9 +296,9 @@ def sums_of_pairs(values, begin, end, width, sums, one, other, found):
 
 @fast_part
 def to_tables(graph, unary, messages, variable, sums, belief):
-    """Set the messages of a variable to its tables, and the variable's belief; return log Σ of the belief.
+    """Set the belief of a variable and its messages to tables; return log Σ of the unnormalised belief.
 
-    A message is the product of all divided by the table's own message; logarithms where a product underflows.
+    A message to a table is the product of all other messages. If it underflows, logarithms are used.
     """
     at, end = graph.at[variable], graph.at[variable + 1]
     low, high = graph.start[variable], graph.start[variable + 1]
@@ -331,9 +331,9 @@ def to_tables(graph, unary, messages, variable, sums, belief):
 
 @compiled_part
 def to_tables_by_logarithms(graph, unary, messages, variable, sums, belief):
-    """Do as :func:`to_tables`, with sums of logarithms.
+    """Compute :func:`to_tables` by sums of logarithms.
 
-    Prefixes and suffixes leave one message out, so that zeros are exact.
+    Products without one message are computed from prefixes and suffixes, which allows messages of 0.
     """
     states, at = graph.states[variable], graph.at[variable]
     low, high = graph.start[variable], graph.start[variable + 1]
@@ -370,15 +370,19 @@ def to_tables_by_logarithms(graph, unary, messages, variable, sums, belief):
 
 @compiled
 def propagate(graph, unary, values, messages, sums, belief, schedule, is_max, damping, tolerance, limit):
-    """Pass messages until no message changes by more than ``tolerance``; return (sweeps, largest change).
+    """Run belief propagation until no message changes by more than ``tolerance``.
 
     Args:
-        messages: (numbers,), of tables to variables, in and out; uniform at first.
-        sums: (numbers,), of variables to tables, out.
-        belief: (unary entries,), out.
-        schedule: 0 for all tables at once, 1 for table after table, forwards and backwards in turn, 2 for the
-            table with the largest change next (Elidan, McGraw and Koller, Residual belief propagation, 2006).
-        limit: sweeps at most; a sweep of the last schedule is as many updates as there are tables.
+        messages: (entries of messages,), messages of tables to variables, changed in place; uniform at first.
+        sums: (entries of messages,), messages of variables to tables, written.
+        belief: (unary entries,), written.
+        schedule: 0 updates all tables at the same time, 1 one table after another, in alternating directions,
+            and 2 always the table with the largest change (Elidan, McGraw and Koller, Residual belief
+            propagation, 2006).
+        limit: largest number of sweeps; in schedule 2, as many updates as there are tables count as a sweep.
+
+    Returns:
+        The number of sweeps, and the largest change of a message.
     """
     tables = len(graph.first) - 1
     for variable in range(len(graph.states)):
@@ -423,17 +427,20 @@ def propagate(graph, unary, values, messages, sums, belief, schedule, is_max, da
 
 @compiled
 def double_loop(graph, unary, values, messages, sums, belief, tolerance, limit):
-    """Find a stationary point of the Bethe free energy; return (outer iterations, largest message's change).
+    """Find a stationary point of the Bethe free energy by a convergent double loop.
 
-    The convex part − Σ (tables of i) · entropy_i of the free energy is linear at the last beliefs, so that an
-    outer iteration is concave, and is approximated by sweeps over the variables (Yuille, CCCP algorithms to
-    minimize the Bethe and Kikuchi free energies, 2002; Heskes, Stable fixed points of loopy belief
-    propagation are minima of the Bethe free energy, 2003). A belief is b ∝ (exp(unary) · old^d ·
-    Π m)^(1 / (1 + d)) with d tables, a message to a table b / m. The change is that of sum-product messages.
+    An outer iteration replaces the convex part − Σ (tables of i) · entropy_i by its tangent at the last
+    beliefs; the concave rest is optimised by sweeps over the variables (Yuille, CCCP algorithms to minimize
+    the Bethe and Kikuchi free energies, 2002; Heskes, Stable fixed points of loopy belief propagation are
+    minima of the Bethe free energy, 2003). For d tables, a belief is b ∝ (exp(unary) · old^d · Π m)^(1 / (1 +
+    d)), and a message to a table is b / m.
 
     Args:
-        messages, sums, belief: see :func:`propagate`; the messages are the start.
-        limit: outer iterations at most.
+        messages, sums, belief: see :func:`propagate`; the iteration starts from ``messages``.
+        limit: largest number of outer iterations.
+
+    Returns:
+        The number of outer iterations, and the largest change of a sum-product message.
     """
     tables, variables = len(graph.first) - 1, len(graph.states)
     for variable in range(variables):
@@ -462,7 +469,7 @@ def double_loop(graph, unary, values, messages, sums, belief, tolerance, limit):
 
 @compiled_part
 def balance(graph, unary, messages, old, variable, sums, belief):
-    """Set a variable's belief and its messages to the tables; see :func:`double_loop`."""
+    """Set the belief of a variable and its messages to tables; see :func:`double_loop`."""
     states, at = graph.states[variable], graph.at[variable]
     low, high = graph.start[variable], graph.start[variable + 1]
     most, total = -np.inf, 0.0
@@ -491,7 +498,7 @@ def balance(graph, unary, messages, old, variable, sums, belief):
 
 @finite_part
 def moved(graph, table, messages, found):
-    """Return the largest difference of a table's messages."""
+    """Return the largest difference between old and new messages of a table."""
     largest = 0.0
     for number in range(graph.slot[graph.place[table]], graph.slot[graph.place[table + 1]]):
         largest = max(largest, abs(messages[number] - found[number]))
@@ -500,9 +507,10 @@ def moved(graph, table, messages, found):
 
 @compiled
 def bethe(graph, unary, values, messages, sums, belief):
-    """Return the Bethe approximation of log Σ exp(score), for values of largest entry 1 in each table.
+    """Return the Bethe approximation of log Σ exp(score); the largest entry of each table must be 1.
 
-    Σ_i log Σ_s exp(unary) Π m + Σ_c log Σ_y table_c Π n − Σ_places log Σ_s m n (Yedidia, Freeman and Weiss,
+    The formula is Σ_i log Σ_s exp(unary) Π m + Σ_c log Σ_y table_c Π n − Σ_places log Σ_s m n, with messages
+    m to variables and n to tables (Yedidia, Freeman and Weiss,
     Constructing free-energy approximations and generalized belief propagation algorithms, 2005).
     """
     total = 0.0
@@ -528,10 +536,9 @@ def bethe(graph, unary, values, messages, sums, belief):
 
 @compiled
 def mean_field(graph, unary, entries, belief, limit, tolerance):
-    """Improve a product of distributions by coordinate ascent; return (bound, sweeps, last gain).
+    """Improve a mean-field distribution by coordinate ascent; return (bound, sweeps, last gain).
 
-    The bound E[score] + Σ entropies is at most log Σ exp(score), and does not fall. An entry of −∞ with
-    probability 0 counts as 0.
+    The bound E[score] + Σ entropies never falls, and is at most log Σ exp(score); −∞ · 0 counts as 0.
     """
     fields = np.empty(len(unary))
     last, bound, sweeps = -np.inf, -np.inf, 0
@@ -558,7 +565,7 @@ def mean_field(graph, unary, entries, belief, limit, tolerance):
 
 @compiled_part
 def expected(graph, unary, entries, belief, variable, fields):
-    """Set ``fields`` to the expected score of each state, the others drawn from their beliefs."""
+    """Set ``fields`` to the expected score of each state, if other variables are drawn from their beliefs."""
     states, at = graph.states[variable], graph.at[variable]
     for state in range(states):
         fields[state] = unary[at + state]
@@ -581,7 +588,7 @@ def expected(graph, unary, entries, belief, variable, fields):
 
 @compiled_part
 def free_energy(graph, unary, entries, belief):
-    """Return E[score] + Σ entropies of a product of distributions."""
+    """Return E[score] + Σ entropies of a mean-field distribution (a product of beliefs)."""
     total = 0.0
     for index in range(len(unary)):
         if belief[index] > 0.0:

@@ -1,8 +1,8 @@
-"""The search of directed models with many labels, each with few parents.
+"""Branch and bound for directed models with many labels, each with few parents.
 
-Visits the nodes of :mod:`~lmbm_torch.kernels.search.directed`, but a decision touches only the
-fields and bounds of the label's children, in place. Earlier values are stored with the edges: every label is
-decided once on the path to a leaf, so one entry for each edge is enough and backtracking is exact.
+The search is that of :mod:`~lmbm_torch.kernels.search.directed`, but a decision changes only the fields and
+bounds of the label's children, in place. Earlier values are stored for each edge, and restored by
+backtracking: on a path from the root, each label is decided only once.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from lmbm_torch.kernels.jit import inlined, njit
 from lmbm_torch.kernels.search.losses import label_loss, least_loss, of, record
 
-# Least labels; with fewer labels the tables of all labels fit into the first-level cache.
+# Smallest number of labels; with fewer labels, the arrays of the other search fit into the first-level cache.
 LABELS = 128
-# Share of possible parents from which a step over all labels is as fast.
+# If a larger share of the possible edges exists, the other search is as fast.
 DENSITY = 0.25
 
 
@@ -32,21 +32,21 @@ class _Tables(NamedTuple):
     """The tables of a thread for the current example."""
 
     spins: np.ndarray  # (labels,)
-    fields: np.ndarray  # (labels,), what is settled of each
-    least: np.ndarray  # (labels,), the least loss of each
-    right: np.ndarray  # (labels,), bounds of the right branches still open, infinite for the others
-    undecided: np.ndarray  # (labels,), how much its parents can still change each field before the search
-    rest: np.ndarray  # (edges,), the same once the edge's parent is decided
-    last_field: np.ndarray  # (edges,), the child's field before that
-    last_least: np.ndarray  # (edges,), its least loss before that
+    fields: np.ndarray  # (labels,), the part of each field that decided labels determine
+    least: np.ndarray  # (labels,), the least possible loss of each label
+    right: np.ndarray  # (labels,), bounds of right branches not yet searched, infinite for others
+    undecided: np.ndarray  # (labels,), how much undecided parents can change each field at the root
+    rest: np.ndarray  # (edges,), the same for the child after the decision of the edge's parent
+    last_field: np.ndarray  # (edges,), the child's field before this decision
+    last_least: np.ndarray  # (edges,), the child's least loss before this decision
 
 
 def few_edges(problem: Any) -> Edges | None:
-    """Return the edges of a problem of NumPy arrays, or None unless many labels have few shared parents."""
+    """Return the edges of a problem of NumPy arrays; None for few labels, or labels with many parents."""
     labels = problem.fields.shape[1]
     if labels < LABELS or len(problem.children) > 1 or len(problem.clique_child):
         return None
-    # Row j of a (labels, labels) table: effects of parent j's spin on the children's fields.
+    # Row j of this table has the effects of the spin of parent j on the fields of its children.
     children = problem.children[0].ravel()
     places = np.flatnonzero(children != 0)
     if 2 * len(places) > DENSITY * labels**2:
@@ -76,7 +76,7 @@ def search_rows(problem, edges, found, first, last, stop):
 
 @inlined
 def _start(problem, edges, tables, example):
-    """Set the fields before the first decision, and the possible later changes from each edge on."""
+    """Set the fields at the root, and how much undecided parents can still change fields at each edge."""
     known = of(problem.known, example)
     tables.undecided[:] = 0.0
     for t in range(len(known)):
@@ -94,7 +94,7 @@ def _start(problem, edges, tables, example):
 
 @inlined
 def _decide(problem, edges, tables, known, position, bound, again):
-    """Return the bound after a free label's decision; ``again`` marks the second spin."""
+    """Decide a free label, and return the new bound; ``again`` is true for the second spin of the label."""
     spin, hinge = tables.spins[position], (problem.margin, problem.temperature)
     for e in range(edges.start[position], edges.start[position + 1]):
         t = edges.child[e]
@@ -116,7 +116,7 @@ def _undo(edges, tables, position):
 
 @inlined
 def _total(problem, tables):
-    """Return the loss of a complete labelling, without the bounds' accumulated round-off."""
+    """Return the loss of a complete labelling, computed again to remove accumulated round-off."""
     hinge, total = (problem.margin, problem.temperature), 0.0
     for t in range(len(tables.spins)):
         total += label_loss(hinge, tables.spins[t] * tables.fields[t])

@@ -1,4 +1,4 @@
-"""Labellings of Boltzmann machines improved by flips of single labels: starts of the searches."""
+"""Local search for labellings of Boltzmann machines by flips of single labels, to start exact searches."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import numpy as np
 
 from lmbm_torch.kernels.jit import fast_part
 
-# Most unsuccessful forced flips (cheapest labels first) before the best labelling is returned.
+# Largest number of unsuccessful forced flips (labels with the smallest cost first) before the search ends.
 PATIENCE = 10
-# Least gain of a flip as a share of the loss; below, round-off could undo and repeat a flip.
+# Smallest gain of a flip as a share of the loss; smaller gains could be round-off, and cause cycles.
 LEAST_GAIN = 1e-12
-# Tabu search: flips for each label without a better labelling, flips for which a label stays, and starts in
-# vain, before the search ends: 1 ms of CPU time for 80 labels (scripts/bench/undirected_decoding.py).
+# Tabu search: number of flips per label without improvement before a restart; number of flips for which a
+# label is not flipped again; number of restarts without improvement before the end. This takes 1 ms of CPU
+# time for 80 labels (scripts/bench/undirected_decoding.py).
 TABU_PATIENCE, TABU_TENURE, TABU_STARTS = 20, 10, 3
 
 
@@ -19,14 +20,14 @@ TABU_PATIENCE, TABU_TENURE, TABU_STARTS = 20, 10, 3
 def improved(fields, couplings, margin, known):
     """Return spins (labels,) of low hinge loss Σ_i [γ − s_i z_i]_+.
 
-    From the signs of the fields, from all labels 0 and from all labels 1, the best flip is made until no flip
-    gains. Then labels of the best labelling are flipped one by one, held while the remaining labels respond,
-    and released, as long as a better labelling results.
+    The search starts from the signs of the fields, from all labels 0 and from all labels 1. The best flip is
+    made until no flip reduces the loss. Then each label of the best labelling is flipped and held while other
+    labels are optimised, as long as better labellings are found.
 
     Args:
         fields: (labels,).
         couplings: (labels, labels).
-        margin: γ.
+        margin: the margin γ.
         known: (labels,), fixed spins; 0 for a free label.
     """
     labels = len(fields)
@@ -88,10 +89,9 @@ def improved(fields, couplings, margin, known):
 
 @fast_part
 def raised(fields, couplings, known):
-    """Return spins (labels,) of high score Σ_i s_i (f_i + ½ Σ_j c_ij s_j), by the flips of :func:`improved`.
+    """Return spins (labels,) of high score Σ_i s_i (f_i + ½ Σ_j c_ij s_j), by the search of :func:`improved`.
 
-    A flip changes the gains of all labels by a row of the couplings, so the best flip takes O(labels) steps,
-    not O(labels²).
+    A flip changes all gains by a row of the couplings, so the best flip takes O(labels) operations.
 
     Args:
         fields: (labels,).
@@ -156,17 +156,17 @@ def raised(fields, couplings, known):
 
 @fast_part
 def tabu(fields, couplings, known, spins, most_flips):
-    """Raise the score of a labelling by flips, each the best of a label that was not flipped lately.
+    """Raise the score of a labelling by tabu search: make the best flip of a label not flipped recently.
 
-    Unlike :func:`raised` the search goes on where every flip costs something (Glover, 1989), and begins again
-    from the best labelling with every second free label flipped.
+    The search continues even if all flips lower the score (Glover, 1989). It restarts from the best labelling
+    with every second free label flipped.
 
     Args:
         fields: (labels,).
         couplings: (labels, labels), symmetric, without a diagonal.
-        known: (labels,), spins that stay; 0 where a label is free.
-        spins: (labels,), the first labelling, changed in place.
-        most_flips: the search ends after so many.
+        known: (labels,), fixed spins; 0 for a free label.
+        spins: (labels,), the first labelling, replaced by the best one.
+        most_flips: largest number of flips.
     """
     labels, size, highest, starts, failures, step = len(fields), 0.0, -np.inf, 0, 0, 0
     now, local, stays = np.empty(labels), np.empty(labels), np.empty(labels, np.int64)

@@ -1,8 +1,10 @@
-"""The most probable labellings of belief networks, one pass through the labels per threshold.
+"""Search for the most probable labellings of belief networks.
 
-Finds the labellings of :mod:`lmbm_torch.inference.search.most_probable`, the reference with tensors, example
-by example. Probabilities are relative to the best prefix's, so a node takes one exponential and no logarithm;
-labels are bits, and a field is a sum of table entries for groups of four labels.
+For each example, the search decides one label after another, and keeps the prefixes (labellings of the first
+labels) above a threshold of the probability. If too much probability is left out, the search starts again
+with a lower threshold. :mod:`lmbm_torch.inference.search.most_probable` is the reference with tensors.
+Probabilities are relative to the best prefix; a prefix then takes one exponential. Labels are bits, and a
+field is a sum of table entries for groups of four labels.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ import numpy as np
 from lmbm_torch.kernels.jit import SUMS, fast, njit, part
 from lmbm_torch.kernels.threads import by_rows
 
-# Labels per table lookup, labels per word of bits, and the least number of prefixes for a table.
+# Labels per table entry; below, labels per word of bits, and prefixes from which a table is faster.
 _GROUP = 4
 _WORD = 60
 _LEAST_PREFIXES = 12
-# Relative probabilities are rescaled below _SMALL; no threshold is below _LEAST.
+# Relative probabilities are rescaled if they are below _SMALL; thresholds are at least _LEAST.
 _SMALL = 1e-100
 _LEAST = 1e-300
-# The bits of a positive float, read as an integer and shifted right by _UNBINNED, give the bin of the float:
-# 32 bins for each power of two. _BINS is their number; all smaller floats share the last bin.
+# A positive float belongs to the bin that its bits, shifted right by _UNBINNED, give as an integer: 32 bins
+# for each power of two. _BINS is the number of bins; all smaller floats share the last bin.
 _UNBINNED = 47
 _BINS = 1024
 
@@ -31,15 +33,14 @@ _step = part(nogil=True, fastmath=SUMS, error_model="numpy")
 
 
 class Network(NamedTuple):
-    """A belief network of labels in the model's ordering, in float64.
+    """A belief network, with labels in the order of the model, in float64.
 
     Args:
-        unary: (batch, labels).
-        parents: (1 or batch, labels, labels), row t the weights of the labels before label t.
-        clique_start: (labels + 1,), child t has the cliques from ``clique_start[t]`` to ``clique_start[t +
-            1]``.
-        clique_parents: (cliques, most of a clique), padded with −1.
-        clique_weight: (1 or batch, cliques).
+        unary: (batch, labels), fields without parents.
+        parents: (1 or batch, labels, labels), row t has the weights of the labels before label t.
+        clique_start: (labels + 1,), the first clique of each child, then the number of cliques.
+        clique_parents: (cliques, largest number of parents), padded with −1.
+        clique_weight: (1 or batch, cliques), weights of the cliques.
     """
 
     unary: np.ndarray
@@ -50,13 +51,13 @@ class Network(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The end of a search.
+    """The conditions under which a search ends.
 
     Args:
-        mass_left: most probability mass left out.
-        width: most labellings.
-        step: step of the threshold's logarithm from pass to pass.
-        slack: slack of the first threshold's logarithm.
+        mass_left: largest probability mass of the labellings that are not found.
+        width: largest number of labellings.
+        step: by how much the logarithm of the threshold falls from pass to pass.
+        slack: distance of the logarithm of the first threshold from that of the best known labelling.
     """
 
     mass_left: float
@@ -69,12 +70,12 @@ class Found(NamedTuple):
     """The labellings of one example.
 
     Args:
-        log_prob: (found,), most probable first.
+        log_prob: (found,), log-probabilities of the labellings, largest first.
         bits: (found, words), the labels.
-        left: share of all further labellings among labellings in agreement with known labels.
-        log_known: log P(known), at most.
+        left: share of the labellings not found in the probability of all labellings with the known labels.
+        log_known: upper bound on log P(known).
         reached: whether ``left`` is at most the limit.
-        nodes: expanded prefixes.
+        nodes: number of expanded prefixes.
     """
 
     log_prob: np.ndarray
@@ -86,23 +87,23 @@ class Found(NamedTuple):
 
 
 def labellings(network: Network, known: np.ndarray, limits: Limits) -> list[Found]:
-    """Return each example's labellings by decreasing probability until little mass is left, or ``width``.
+    """Return the most probable labellings of each example, until little mass is left or ``width`` are found.
 
     Args:
-        known: (batch, labels), in the network's ordering; −1 for a free label.
+        known: (batch, labels), in the order of the network; −1 for a free label.
     """
     return _by_example(len(known), lambda row, stop: _search(network, known[row], row, limits, stop))
 
 
 def above(network: Network, known: np.ndarray, least: np.ndarray, width: int) -> list[Found]:
-    """Return each example's labellings with a log-probability of at least ``least``.
+    """Return the labellings of each example with a log-probability of at least ``least``.
 
-    ``reached`` says whether the list is complete: more than ``width`` prefixes of a length are cut. An
-    example without such labellings has one, which is found greedily.
+    ``reached`` tells whether the list is complete; if there are more than ``width`` prefixes of a length,
+    some are dropped. If an example has no such labelling, one greedy labelling is returned.
 
     Args:
-        known: (batch, labels), in the network's ordering; −1 for a free label.
-        least: (batch,).
+        known: (batch, labels), in the order of the network; −1 for a free label.
+        least: (batch,), the smallest log-probability.
     """
     return _by_example(
         len(known), lambda row, stop: _above(network, known[row], row, least[row], width, stop)
@@ -121,7 +122,7 @@ def _by_example(count: int, search: Callable[[int, np.ndarray], tuple]) -> list[
 
 
 def read_labels(bits: np.ndarray, ordering: np.ndarray, labels: np.ndarray) -> None:
-    """Write the labels (found, labels) of bits (found, words)."""
+    """Convert bits (found, words) to ``labels`` (found, labels)."""
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
         if not stop[0]:
@@ -142,7 +143,7 @@ def _read(bits, ordering, labels):
 
 @fast
 def _search(network, known, row, limits, stop):
-    """Compute the fields of :class:`Found`, in order."""
+    """Return the fields of :class:`Found`, in order, for a search with several thresholds."""
     least, nodes = -np.inf, 0
     if limits.mass_left > 0:
         log_prob, bits, mass, _, nodes = _sweep(network, known, row, np.inf, 1, stop)
@@ -152,10 +153,10 @@ def _search(network, known, row, limits, stop):
         log_prob, bits, mass, is_cut, expanded = _sweep(network, known, row, least, limits.width, stop)
         nodes += expanded
         total = np.exp(log_prob).sum() + mass
-        # For impossible known values nothing is found.
+        # If the known values are impossible, the total is 0.
         share = mass / total if total > 0 else 1.0
         reached = share <= limits.mass_left
-        # Each remaining labelling is less probable than the threshold: a lower bound on how many are missing.
+        # Labellings not found are less probable than the threshold, so at least this number is missing.
         missing = (share - limits.mass_left) * total / np.exp(least)
         if reached or is_cut or stop[0] or not len(log_prob) + missing <= limits.width:
             break
@@ -166,7 +167,7 @@ def _search(network, known, row, limits, stop):
 
 @fast
 def _above(network, known, row, least, width, stop):
-    """Compute the fields of :class:`Found` by one pass, in order."""
+    """Return the fields of :class:`Found`, in order, for a single threshold."""
     log_prob, bits, mass, is_cut, nodes = _sweep(network, known, row, least, width, stop)
     total = np.exp(log_prob).sum() + mass
     order = np.argsort(-log_prob, kind="mergesort")
@@ -175,11 +176,11 @@ def _above(network, known, row, least, width, stop):
 
 @_step
 def _sweep(network, known, row, least, width, stop):
-    """Keep prefixes of log-probability ``least`` and more, the ``width`` best of a length, at least one.
+    """Run one pass: keep prefixes of log-probability ``least``, at most ``width`` of each length.
 
     Returns:
-        log P of the labellings; the bits; the probability of all dropped prefixes; whether a dropped prefix
-        was as probable as ``least``; the number of expanded prefixes.
+        Log-probabilities of the labellings; their bits; the probability of all dropped prefixes; whether a
+        dropped prefix was as probable as ``least``; the number of expanded prefixes. One prefix always stays.
     """
     values, bits = np.ones(1), np.zeros((1, (len(known) - 1) // _WORD + 1), np.int64)
     offset, mass, is_cut, nodes = 0.0, 0.0, False, 0
@@ -188,7 +189,7 @@ def _sweep(network, known, row, least, width, stop):
             break
         nodes += len(values)
         children = _children(network, known[position], row, position, values, bits)
-        # If some are too improbable to distinguish, all children are kept.
+        # If ``least`` is too small to represent, the smallest threshold is used.
         relative = max(np.exp(least - offset), _LEAST if least > -np.inf else 0.0)
         bar, kept, equals, is_full = _bar(children, relative, width)
         is_cut |= is_full
@@ -205,7 +206,7 @@ def _sweep(network, known, row, least, width, stop):
 def _children(network, given, row, position, values, bits):
     """Return the probability of each prefix followed by 0 and by 1, (2 · prefixes,).
 
-    Children against a known label have −1.
+    The value is −1 if the new label contradicts a known label.
     """
     fields = _fields(network, row, position, bits)
     children = np.empty(2 * len(values))
@@ -222,7 +223,7 @@ def _children(network, given, row, position, values, bits):
 
 @_step
 def _fields(network, row, position, bits):
-    """Return the local field of the label at a position behind each prefix, (prefixes,)."""
+    """Return the local field of the label at a position, given each prefix, (prefixes,)."""
     parents = network.parents[row if len(network.parents) > 1 else 0, position]
     fields = np.full(len(bits), network.unary[row, position])
     if len(bits) < _LEAST_PREFIXES:
@@ -256,7 +257,7 @@ def _fields(network, row, position, bits):
 
 @_step
 def _table(parents, position):
-    """Return the effect of each four earlier labels on the field, (groups, values of four labels)."""
+    """Return the effects of groups of four earlier labels on the field, (groups, values of four labels)."""
     table = np.zeros(((position + _GROUP - 1) // _GROUP, 2**_GROUP))
     for label in range(position):
         own, size = table[label // _GROUP], 1 << (label % _GROUP)
@@ -271,8 +272,8 @@ def _bar(children, least, width):
     """Choose the threshold for keeping children.
 
     Returns:
-        The least probability kept; the number kept; the number kept with exactly the threshold; whether
-        likely children were dropped.
+        The smallest probability to keep; how many children are kept; how many of these have exactly this
+        probability; whether children above ``least`` are dropped.
     """
     likely, best = 0, 0.0
     for value in children:
@@ -291,9 +292,9 @@ def _bar(children, least, width):
 
 @_step
 def _largest(children, best, width):
-    """Return the ``width``-th largest of more values, at least ``width`` of them not negative."""
+    """Return the ``width``-th largest value; at least ``width`` values must not be negative."""
     numbers = children.view(np.int64)
-    # Floats of one sign are ordered like the bits: octaves below the best, each divided into bins.
+    # Positive floats are ordered like their bits, so the upper bits give bins below the best value.
     top = np.array([best]).view(np.int64)[0] >> _UNBINNED
     counts = np.zeros(_BINS, np.int64)
     for number in numbers:
@@ -315,7 +316,7 @@ def _largest(children, best, width):
 
 @_step
 def _kept(children, bits, position, bar, kept, equals):
-    """Return the kept children's probabilities and bits, and the probability of dropped children."""
+    """Return probabilities and bits of the kept children, and the probability of the dropped children."""
     values, longer, dropped, count = np.empty(kept), np.empty((kept, bits.shape[1]), np.int64), 0.0, 0
     word, one = position // _WORD, 1 << (position % _WORD)
     for child in range(len(children)):

@@ -1,4 +1,4 @@
-"""Losses and records shared by the compiled searches."""
+"""Functions that the compiled searches share: losses of labels, and the list of the best labellings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lmbm_torch.kernels.jit import inlined, part
 
 @inlined
 def of(table, example):
-    """Return the example's row of a table with a row for each example or a single row."""
+    """Return the row for an example of a table that has a row for each example, or a single row for all."""
     return table[min(example, len(table) - 1)]
 
 
-# Takes numbers only: a call counts no references and need not be inlined nine times.
+# This function is not inlined, because its arguments are numbers, for which calls are fast.
 @part(error_model="numpy")
 def label_loss(hinge, agreement):
-    """Return the loss of a label with margin ``agreement``; ``hinge`` is (γ, temperature)."""
+    """Return the loss of a label whose spin · field is ``agreement``; ``hinge`` is (γ, temperature)."""
     margin, temperature = hinge
     shortfall = margin - agreement
     if temperature == 0:
@@ -27,13 +27,13 @@ def label_loss(hinge, agreement):
 
 @part(error_model="numpy")
 def least_loss(hinge, known, field, undecided):
-    """Return the least possible loss of a label with a field that can still change by ``undecided``."""
+    """Return the least possible loss of a label if the field can still change by ``undecided``."""
     return label_loss(hinge, (abs(field) if known == 0 else known * field) + undecided)
 
 
 @inlined
 def record(losses, labels, loss, spins):
-    """Insert a complete labelling into the sorted best labellings, behind ties."""
+    """Insert a complete labelling into the sorted best labellings, after labellings of equal loss."""
     place = len(losses) - 1
     while place > 0 and losses[place - 1] > loss:
         losses[place] = losses[place - 1]

@@ -1,4 +1,4 @@
-"""Labellings of one side of a restricted Boltzmann machine, the second side summed out.
+"""Sums over the second side of a restricted Boltzmann machine, for labellings of the first side.
 
 From labelling to labelling, the odds e^f of the second side's fields change by one factor per differing
 label, and Σ_j log(1 + e^f_j) is a single logarithm of a product. For labellings in the order of binary
@@ -22,11 +22,11 @@ from lmbm_torch.kernels.threads import share
 
 _LOG_RANGE = 640.0
 
-# Labellings per task. Each task computes the initial odds anew, so rounding errors accumulate over few
-# labellings and results do not depend on threads.
+# Number of labellings per task. Each task computes its initial odds, so that rounding errors do not
+# accumulate over many labellings, and results do not depend on the number of threads.
 _ROWS = 256
 
-# Shares too small to matter: 2^22 labellings with smaller shares add less than rounding.
+# Labellings with smaller weights are skipped: even 2^22 of them together are smaller than rounding errors.
 _NEGLIGIBLE = 1e-26
 
 Work = Callable[[int, slice, np.ndarray, np.ndarray, np.ndarray], None]
@@ -37,7 +37,7 @@ def log_sums(labels: Tensor, hidden: Tensor, coupling: Tensor) -> Tensor:
 
     Args:
         labels: (samples, batch or 1, labels) of {0, 1}.
-        hidden: (batch, others).
+        hidden: (batch, others), fields of the second side without labels.
         coupling: (labels, others).
     """
     per_flush = max(1, int(_LOG_RANGE / max(most_field(hidden, coupling), 1.0)))
@@ -51,10 +51,10 @@ def log_sums(labels: Tensor, hidden: Tensor, coupling: Tensor) -> Tensor:
 
 
 def expected_sum(labels: Tensor, weights: Tensor, hidden: Tensor, coupling: Tensor) -> Tensor:
-    """Return Σ_s weights_s σ(f_s), (batch, others), with the fields of :func:`log_sums`.
+    """Return Σ_s weights_s σ(f_s), (batch, others), with the fields f of :func:`log_sums`.
 
     Args:
-        weights: (samples, batch).
+        weights: (samples, batch), the weights of the labellings.
     """
     pieces = -(-len(labels) // _ROWS)
     sums = np.zeros((pieces, *hidden.shape))
@@ -68,10 +68,10 @@ def expected_sum(labels: Tensor, weights: Tensor, hidden: Tensor, coupling: Tens
 
 
 def _share_rows(labels: Tensor, hidden: Tensor, coupling: Tensor, work: Work) -> None:
-    """Call ``work`` with an example, rows, the rows' labels, odds at zero labels, and the labels' factors."""
+    """Call ``work`` for blocks of labellings, with example, rows, labels, odds at labels 0, and factors."""
     signs = labels.to(torch.int8).numpy()
     odds = hidden.detach().double().exp().numpy()
-    # One memory layout for both sides.
+    # Both sides must have the same memory layout, so that the kernel is compiled only once.
     factors = coupling.detach().double().exp().contiguous().numpy()
     pieces = [slice(first, first + _ROWS) for first in range(0, len(signs), _ROWS)]
     tasks = [(example, rows) for example in range(len(hidden)) for rows in pieces]
@@ -86,7 +86,7 @@ def _share_rows(labels: Tensor, hidden: Tensor, coupling: Tensor, work: Work) ->
 
 @fast_part
 def _move(odds, state, labels, up, down):
-    """Update the odds from the labels ``state`` to new labels."""
+    """Update the odds when the labels change from ``state`` to ``labels``."""
     for i in range(len(labels)):
         if labels[i] > state[i]:
             for j in range(odds.shape[0]):

@@ -1,4 +1,4 @@
-"""Branch and bound of directed models as the operator ``lmbm::branch_and_bound``, on CPU and CUDA tensors."""
+"""Branch and bound for directed models as the operator ``lmbm::branch_and_bound`` for CPU and CUDA."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lmbm_torch.verdicts import is_traced, searched_on_host
 
 
 def search(problem: SearchProblem) -> Found:
-    """Return the labellings of least loss, on the device of the problem's tensors.
+    """Return the labellings of least loss on the device of the problem, without a gradient.
 
-    Without gradient; compiled and exported programs have the operator as a node.
+    Compiled and exported programs contain the operator ``lmbm::branch_and_bound``.
     """
     return Found(*(branch_and_bound if is_traced() else _search)(*problem))
 

@@ -10,30 +10,30 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-# Largest |field|: the product of the odds of two units neither overflows nor underflows in float64.
+# Largest |field| for which the product of the odds of two units neither overflows nor underflows in float64.
 _MOST_FIELD = 300.0
-# Units multiplied along a vector.
+# Number of units whose odds are multiplied elementwise, as a vector.
 TILE = 64
 
 
 class SearchProblem(NamedTuple):
-    """Σ_t ℓ(s_t z_t) over spins; labels are counted by position, tensors are float64 or int64.
+    """The problem min Σ_t ℓ(s_t z_t) over spins s of a directed model; tensors are float64 or int64.
 
-    An axis ``batch | 1`` has length 1 if shared by all examples. The compiled search takes NumPy arrays under
-    the same names.
+    Labels are numbered by their position in the search. An axis ``batch | 1`` has length 1 if all examples
+    share the values. The compiled search takes NumPy arrays under the same names.
 
     Args:
-        fields: (batch, labels), z without parents.
-        children: (batch | 1, labels, labels), row j: effect of parent j's spin on the children's fields.
-        clique_parents: (cliques, most parents), padded with the number of labels.
-        clique_child: (cliques,).
-        clique_weight: (batch | 1, cliques).
-        known: (batch | 1, labels), given spins; 0 for a free label.
-        margin: γ.
-        temperature: T.
-        round_off: improvements below a share ``round_off`` of the largest loss of a label do not count.
+        fields: (batch, labels), fields z without the effects of parents.
+        children: (batch | 1, labels, labels), row j: effects of label j's spin on the children's fields.
+        clique_parents: (cliques, largest number of parents), padded with the number of labels.
+        clique_child: (cliques,), the child of each clique.
+        clique_weight: (batch | 1, cliques), the weight of each clique.
+        known: (batch | 1, labels), known spins; 0 for a free label.
+        margin: the margin γ of the loss ℓ.
+        temperature: the temperature T of the loss ℓ.
+        round_off: improvements below this share of the largest loss of a label do not count.
         ceiling: labellings with a loss of at least ``ceiling`` are pruned; infinite for an exact search.
-        node_limit: nodes after which the search ends, once ``top_k`` labellings are complete.
+        node_limit: number of nodes after which the search ends, if ``top_k`` labellings are known.
         top_k: number of labellings to keep.
     """
 
@@ -52,14 +52,14 @@ class SearchProblem(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The labellings of least loss, best first; among ties the first in depth-first order.
+    """The labellings of least loss, best first; equal losses are in depth-first order.
 
     Args:
-        labels: (batch, top_k, labels) in {0, 1}, labels in the order of the search.
-        losses: (batch, top_k); infinite where there are fewer than ``top_k`` labellings.
-        bound: (batch,), no labelling outside of the list has a lower loss; the last of ``losses``, or less if
-            the ceiling or the node limit ended the search early.
-        nodes: (batch,), partial labellings with a computed bound.
+        labels: (batch, top_k, labels) in {0, 1}, with labels in the order of the search.
+        losses: (batch, top_k); infinite if there are fewer than ``top_k`` labellings.
+        bound: (batch,), a lower bound on the loss of all labellings outside of the list: the last of
+            ``losses``, or less if the ceiling or the node limit ended the search early.
+        nodes: (batch,), number of partial labellings whose bound was computed.
         limited: (batch,), whether the node limit ended the search.
     """
 
@@ -71,14 +71,14 @@ class Found(NamedTuple):
 
 
 class UndirectedProblem(NamedTuple):
-    """The problem of a search; arrays are float64, an axis ``batch | 1`` has length 1 if shared.
+    """The search problem of a Boltzmann machine; arrays are float64, an axis ``batch | 1`` may be shared.
 
     Args:
-        fields: (batch, labels).
+        fields: (batch, labels), fields without couplings.
         couplings: (batch | 1, labels, labels), J, symmetric with a zero diagonal.
-        known: (batch | 1, labels), given spins; 0 for a free label.
-        round_off: losses that differ by less than a share ``round_off`` of a label's largest loss are tied.
-        node_limit: number of computed bounds after which a search ends.
+        known: (batch | 1, labels), known spins; 0 for a free label.
+        round_off: losses that differ by less than this share of a label's largest loss count as equal.
+        node_limit: number of nodes (computed bounds) after which a search ends.
     """
 
     fields: np.ndarray
@@ -89,16 +89,16 @@ class UndirectedProblem(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """Tables over several variables, as flat arrays.
+    """A factor graph in flat arrays: tables (factors) over several variables.
 
     Args:
-        states: (variables,), numbers of states.
-        at: (variables + 1,), the first entry of each variable's unary.
+        states: (variables,), the number of states of each variable.
+        at: (variables + 1,), the first entry of the unary log-potentials of each variable.
         first: (tables + 1,), the first entry of each table.
         place: (tables + 1,), the first place of each table; a place is a variable of a table.
         variable: (places,), the variable of each place.
-        inner: (places,), entries between neighbouring states of the place.
-        slot: (places + 1,), the first number of each place's message.
+        inner: (places,), the distance between entries of a table for neighbouring states of the place.
+        slot: (places + 1,), the first entry of the message of each place.
         start: (variables + 1,), the first entry of each variable in ``around``.
         around: (places,), the places of each variable.
         table: (places,), the table of each place.
@@ -117,15 +117,15 @@ class Graph(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A belief network of labels in the model's ordering, in log-odds: P(y_k = 1 | y_<k) = σ(log-odds of k).
+    """A belief network in log-odds: P(y_k = 1 | y_<k) = σ(log-odds of label k), in the order of the model.
 
-    In a sample label k is 1 if the log-odds are above the label's logistic noise.
+    In a sample, label k is 1 if the log-odds are above the logistic noise of the label.
 
     Args:
-        log_odds: (batch, labels), of each label with all earlier labels 0.
-        start: (labels + 1,), label j has the edges ``start[j]`` up to ``start[j + 1]``.
-        child: (edges,), child of each edge, behind the parent.
-        step: (edges,), increase of the child's log-odds by a parent 1.
+        log_odds: (batch, labels), log-odds of each label if all earlier labels are 0.
+        start: (labels + 1,), label j has the edges from ``start[j]`` up to ``start[j + 1]``.
+        child: (edges,), the child of each edge, which is later than the parent.
+        step: (edges,), increase of the log-odds of the child if the parent is 1.
     """
 
     log_odds: np.ndarray
@@ -135,11 +135,10 @@ class Network(NamedTuple):
 
 
 class Chances(NamedTuple):
-    """Chances of labels to be 1, given the earlier labels of each sample.
+    """Conditional probabilities of labels to be 1, given the earlier labels of each sample.
 
     Args:
-        mean: (batch, labels), over the samples.
-        variance: (batch, labels), over the samples.
+        mean, variance: (batch, labels), mean and variance over the samples.
     """
 
     mean: np.ndarray
@@ -147,12 +146,11 @@ class Chances(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Labellings of largest mean F1.
+    """Labellings with the largest mean F1 over samples.
 
     Args:
-        labels: (batch, labels), whether each label is in the answer.
-        mean: (batch,), the answer's mean F1 over the samples.
-        variance: (batch,), variance of the F1.
+        labels: (batch, labels), whether each label is 1 in the labelling.
+        mean, variance: (batch,), mean and variance of the labelling's F1 over the samples.
     """
 
     labels: np.ndarray
@@ -166,5 +164,5 @@ def most_field(hidden: Tensor, coupling: Tensor) -> float:
 
 
 def suits(hidden: Tensor, coupling: Tensor) -> bool:
-    """Return whether the units fill vectors, and no labelling gives fields with an overflow of odds."""
+    """Return whether there are enough units to fill vectors, and odds cannot overflow for any labelling."""
     return hidden.shape[1] >= TILE and most_field(hidden, coupling) <= _MOST_FIELD

@@ -1,12 +1,12 @@
-"""Roof duality: the tightest bound on a Boltzmann machine's score from messages between pairs.
+"""Roof duality: the tightest upper bound on the score of a Boltzmann machine from messages between pairs.
 
-A pair's term J_ij s_i s_j may move field m_ij to label i and m_ji to label j, if |m_ij| ≤ |J_ij| and m_ji =
-−m_ij (J_ij > 0) or m_ij (J_ij < 0): the pair then still has the largest value |J_ij| at either spin of i. So
-for fields z_i = b_i + Σ_j m_ij no score exceeds Σ_i |z_i| + Σ_{i<j} |J_ij|. The least such bound, the bound
-of the local polytope, is a maximum flow of field through the pairs (Boros and Hammer, "Pseudo-Boolean
-optimization", Discrete Applied Mathematics 123, 2002, section 5; Kolmogorov and Rother, "Minimizing
-nonsubmodular functions with graph cuts", PAMI 29, 2007). Any messages give a valid bound, however the flow
-was computed.
+The term J_ij s_i s_j of a pair can be reparametrised by adding fields m_ij to label i and m_ji to label j, if
+|m_ij| ≤ |J_ij| and m_ji = −m_ij (J_ij > 0) or m_ij (J_ij < 0). The maximum of the remaining term is then
+|J_ij| for both spins of i. Therefore, with fields z_i = b_i + Σ_j m_ij, no score exceeds Σ_i |z_i| + Σ_{i<j}
+|J_ij|. The smallest of these bounds is the bound of the local polytope. It is found by a maximum flow of
+field through the pairs (Boros and Hammer, "Pseudo-Boolean optimization", Discrete Applied Mathematics 123,
+2002, section 5; Kolmogorov and Rother, "Minimizing nonsubmodular functions with graph cuts", PAMI 29, 2007).
+All messages give a valid bound, even if the flow is not maximal.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import numpy as np
 
 from lmbm_torch.kernels.jit import compiled
 
-# Most rounds of shortest paths, a safeguard: a hundred labels take thirty.
+# Largest number of rounds of shortest paths, as a safeguard; a hundred labels take about thirty rounds.
 MAX_ROUNDS = 1000
 
 
 @compiled
 def messages(fields, couplings, known, least):
-    """Return m (labels, labels), row i the fields that label i receives from the pairs.
+    """Return messages m (labels, labels); row i has the fields that label i receives from its pairs.
 
-    Field of either sign flows along the pairs, with the sign changed at negative couplings, until field of
-    the opposite sign is met, and both cancel. A state 2i, or 2i + 1, stands for positive, or negative, field
-    at label i; rounds of shortest paths are followed by depth-first search until no path is left (Dinic's
-    algorithm).
+    Positive and negative field flows along the pairs, and changes sign at negative couplings, until field of
+    the opposite sign is met and cancelled. A node 2i of the flow network is positive field at label i, a node
+    2i + 1 negative field. Each round finds shortest paths and then augments the flow by depth-first search,
+    until there is no path (Dinic's algorithm).
 
     Args:
-        fields: (labels,), known labels' effects included.
+        fields: (labels,), with the effects of known labels.
         couplings: (labels, labels).
-        known: (labels,), spins; pairs of a label with a non-zero spin carry nothing.
-        least: values up to ``least`` count as zero.
+        known: (labels,), known spins, 0 for free labels; pairs of a known label have no messages.
+        least: absolute values up to ``least`` count as zero.
     """
     labels = len(fields)
     z, m, queue = fields.copy(), np.zeros((labels, labels)), np.zeros(2 * labels, np.int64)
@@ -96,7 +96,7 @@ def messages(fields, couplings, known, least):
                     break
                 end = path[length] // 2
                 amount = min(abs(z[source]), abs(z[end]))
-                # A path through both signs of a label may use a pair twice.
+                # If a path meets both nodes of a label, it may use a pair twice.
                 met_twice = False
                 for step in range(length + 1):
                     for before in range(step):
@@ -119,15 +119,15 @@ def messages(fields, couplings, known, least):
 
 @compiled
 def persistent(fields, couplings, messages, least):
-    """Return each label's spin common to all labellings of the largest score, 0 for undecided labels.
+    """Return spins that all labellings of the largest score share; 0 if roof duality does not decide a label.
 
-    After the end of the flow, remaining field decides the own label, and every label still reachable.
+    After a maximum flow, remaining field decides its label, and all labels that the field can reach.
 
     Args:
         fields: (labels,).
         couplings: (labels, labels).
-        messages: (labels, labels), of :func:`messages`.
-        least: values up to ``least`` count as zero.
+        messages: (labels, labels), the result of :func:`messages`.
+        least: absolute values up to ``least`` count as zero.
     """
     labels = len(fields)
     reached, queue = np.zeros(2 * labels, np.bool_), np.zeros(2 * labels, np.int64)

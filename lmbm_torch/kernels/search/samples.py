@@ -1,9 +1,9 @@
 """Expectations over samples or weighted labellings of directed models.
 
-For chances, samples are drawn in blocks, contiguous in memory for vector addition. For F1, a sample is made
-from the log-odds at zero labels: each label drawn as 1 changes the log-odds of the children, and among many
-labels few are 1. Only few sizes of an answer are examined: a label's worth decreases with the size, so the
-best worths at one size bound all larger sizes.
+For conditional probabilities, samples are drawn in blocks that are contiguous in memory, for vectorised
+additions. For F1, a sample starts from the log-odds for labels 0; each label that is drawn as 1 changes the
+log-odds of its children. Only few sizes of label sets are examined for the best F1. The worth of a label (a
+contribution to the mean F1) decreases with the size: the worths at one size bound all larger sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def mean_chances(network: Network, noise: np.ndarray) -> Chances:
     """Return the means of σ(log-odds) over samples.
 
     Args:
-        noise: (samples, labels), logistic, shared by all examples.
+        noise: (samples, labels), logistic noise that all examples share.
     """
     chances = Chances(np.empty(network.log_odds.shape), np.empty(network.log_odds.shape))
     by_label = np.ascontiguousarray(noise.T)
@@ -31,14 +31,14 @@ def mean_chances(network: Network, noise: np.ndarray) -> Chances:
 
 @fast
 def _chances_of_rows(network, noise, chances, first, last, stop):
-    """Fill in the examples from ``first`` up to ``last``."""
+    """Compute the conditional probabilities of the examples from ``first`` up to ``last``."""
     labels, samples = noise.shape
     log_odds, drawn = np.empty((labels, _BLOCK)), np.empty(_BLOCK)
     for row in range(first, last):
         if stop[0]:
             return
         mean, squares = chances.mean[row], chances.variance[row]
-        # Subtracted from every chance: a difference of raw moments would cancel.
+        # Moments are computed after subtracting this value, which avoids cancellation in the variance.
         shift = 1 / (1 + np.exp(-network.log_odds[row]))
         mean[:], squares[:] = 0.0, 0.0
         for begin in range(0, samples, _BLOCK):
@@ -60,7 +60,7 @@ def _chances_of_rows(network, noise, chances, first, last, stop):
 
 @inlined
 def _draw_block(network, noise, row, log_odds, drawn):
-    """Compute the log-odds of each label in each sample, given the labels before."""
+    """Draw samples, and compute the log-odds of each label given the earlier labels of the sample."""
     labels, count = noise.shape
     for label in range(labels):
         for sample in range(count):
@@ -82,7 +82,7 @@ def labellings_of_most_f1(network: Network, noise: np.ndarray) -> Answers:
     """Return the labellings of largest mean F1 over samples.
 
     Args:
-        noise: (samples, labels), logistic, shared by all examples, so no answer depends on the batch.
+        noise: (samples, labels), logistic noise, equal for all examples and all batches.
     """
     batch, labels = network.log_odds.shape
     answers = Answers(np.zeros((batch, labels), np.bool_), np.empty(batch), np.empty(batch))
@@ -105,7 +105,7 @@ def _answers_of_rows(network, noise, answers, first, last, stop):
 
 @inlined
 def _draw_ones(network, noise, row, log_odds, ones, sizes):
-    """Draw the labels with value 1 in each sample, and count the labels."""
+    """Draw the labels that are 1 in each sample, and count them."""
     for sample in range(len(noise)):
         log_odds[:] = network.log_odds[row]
         count = 0
@@ -120,7 +120,7 @@ def _draw_ones(network, noise, row, log_odds, ones, sizes):
 
 @inlined
 def _choose(ones, sizes, answers, row):
-    """Write the best answer among the sizes that can be best."""
+    """Write the best labelling of all sizes that can be best."""
     samples, best = len(sizes), answers.labels[row]
     order, counts, values = _counts(ones, sizes, len(best))
     worth, gains = np.empty(len(order)), np.empty(len(values))
@@ -152,7 +152,7 @@ def _choose(ones, sizes, answers, row):
 
 @inlined
 def _counts(ones, sizes, labels):
-    """Return the labels that occur, the counts by sample size, (labels, sizes), and the sizes."""
+    """Return the labels that occur, their counts by size of the sample, (labels, sizes), and the sizes."""
     column_of = np.full(labels + 1, -1)
     for size in sizes:
         column_of[size] = 0
@@ -171,7 +171,7 @@ def _counts(ones, sizes, labels):
 
 @inlined
 def _sort(worth, order):
-    """Sort by falling worth, by insertion: from size to size few labels change places."""
+    """Sort labels by decreasing worth; insertion sort is fast, because the order changes little."""
     for place in range(1, len(order)):
         value, label, before = worth[place], order[place], place - 1
         while before >= 0 and worth[before] < value:
@@ -182,7 +182,7 @@ def _sort(worth, order):
 
 @inlined
 def _measure(ones, sizes, answers, row, best_size):
-    """Compute mean and variance of the answer's F1."""
+    """Compute mean and variance of the F1 of the chosen labelling."""
     samples, best = len(sizes), answers.labels[row]
     total = squares = 0.0
     for sample in range(samples):
@@ -197,7 +197,7 @@ def _measure(ones, sizes, answers, row, best_size):
 
 
 def size_masses(labels: np.ndarray, probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return Σ_y P(y) [|y| = s] y_i, (batch, sizes 0 …, labels), and P(|y| = s), (batch, sizes 0 …).
+    """Return Σ_y P(y) [|y| = s] y_i, (batch, sizes, labels), and P(|y| = s), (batch, sizes), for sizes s ≥ 0.
 
     Args:
         labels: (batch, labellings, labels) of {0, 1}, int64.

@@ -1,11 +1,11 @@
-"""Depth-first search for the labellings of least loss allowed by linear rules.
+"""Depth-first search for the labellings of least loss that obey linear rules.
 
-The loss is Σ_t ℓ(s_t z_t) with fields z_t that depend on the spins of all labels. A decision is followed by
-the rules' implications, so a subtree has no labels known to be forbidden. While an amount R_t of label t's
-field is undecided, the loss is at least ℓ(s_t z_t + R_t), for a free label at least ℓ(|z_t| + R_t); the
-opposite spin costs δ_t more. If the spins of least loss break a rule, some labels must turn and pay δ: the
-least payment for the rule alone is added to the bound, and subtracted from the δ used, so the next rule
-counts on the remainder (dual ascent of the covering problem).
+The loss is Σ_t ℓ(s_t z_t) with fields z_t that depend on the spins of all labels. After each decision, the
+implications of the rules are fixed. If undecided labels can change the field of label t by R_t, its loss is
+at least ℓ(s_t z_t + R_t), for a free label at least ℓ(|z_t| + R_t); the opposite spin costs δ_t more. If the
+spins of least loss break a rule, some labels must take the opposite spin and cost δ. The smallest such cost
+for the rule is added to the bound, and subtracted from the δ of these labels; the next rule uses only the
+remainder (dual ascent for the covering problem).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ FREE = -1
 
 
 class Rows(NamedTuple):
-    """Rules Σ weights · labels ≤ bounds: row r has the entries starts[r] to starts[r + 1].
+    """Rules Σ weights · labels ≤ bounds; rule r has the entries from starts[r] up to starts[r + 1].
 
     Args:
-        starts: (rows + 1,), first entry of each row: the rules, then implied rows.
-        columns: (entries,), labels.
-        weights: (entries,).
-        bounds: (rows,).
-        num_rules: number of rules to propagate; implied rows serve the bound only.
-        order: order of the rows for the bound.
-        label_starts: (labels + 1,), first entry of each label.
-        label_rows: the rules' entries by label.
-        label_weights: the rules' weights by label.
+        starts: (rows + 1,), first entry of each row: the rules, then rows that follow from the rules.
+        columns: (entries,), the label of each entry.
+        weights: (entries,), the weight of each entry.
+        bounds: (rows,), the right-hand sides.
+        num_rules: number of rules; rows that follow from the rules are used only for bounds.
+        order: order of the rows in the computation of a bound.
+        label_starts: (labels + 1,), the first entry of each label in ``label_rows``.
+        label_rows: the rules of each label.
+        label_weights: the weights of the label in these rules.
     """
 
     starts: np.ndarray
@@ -52,18 +52,18 @@ class Rows(NamedTuple):
 
 
 class RuledProblem(NamedTuple):
-    """Σ_t ℓ(s_t z_t) over the labels {0, 1} allowed by rules; an axis ``batch | 1`` may be shared.
+    """The problem min Σ_t ℓ(s_t z_t) over labels that obey rules; an axis ``batch | 1`` may be shared.
 
     Args:
-        fields: (batch, labels), z without any spin known.
-        effects: (batch | 1, labels, labels), row j: effect of label j's spin on the fields.
-        order: (labels,), order of decisions.
+        fields: (batch, labels), fields z without the effects of spins.
+        effects: (batch | 1, labels, labels), row j has the effects of label j's spin on the fields.
+        order: (labels,), the order of decisions.
         known: (batch | 1, labels) of int8: 0, 1, or −1 for a free label.
         rows: the rules.
-        loss: ``HINGE``, [margin − m]_+; ``LOGISTIC``, log(1 + exp(−2 m)); ``LINEAR``, −m.
-        margin: margin of the hinge.
-        round_off: improvements below a share ``round_off`` of the largest loss of a label do not count.
-        node_limit: nodes after which a search ends.
+        loss: ``HINGE``, [margin − m]_+; ``LOGISTIC``, log(1 + exp(−2 m)); or ``LINEAR``, −m.
+        margin: margin of the hinge loss.
+        round_off: improvements below this share of the largest loss of a label do not count.
+        node_limit: number of nodes after which a search ends.
         top_k: number of labellings to keep.
     """
 
@@ -80,25 +80,25 @@ class RuledProblem(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """The nodes from the root to the current node, by depth, and scratch memory of one node."""
+    """The nodes from the root to the current node, by depth, and scratch memory for one node."""
 
     labels: np.ndarray  # (labels + 1, labels) of int8
-    fields: np.ndarray  # (labels + 1, labels), settled; likewise what is undecided of them
+    fields: np.ndarray  # (labels + 1, labels), decided part of fields; next, how much they can change
     undecided: np.ndarray
-    least: np.ndarray  # (labels + 1, rules), of the sums
-    suspect: np.ndarray  # (labels + 1,), a free label of a rule that alone is in the way, or −1
-    label: np.ndarray  # (labels,), the one decided at each depth
-    other: np.ndarray  # (labels,), its other value
-    right: np.ndarray  # (labels,), the bound of that, infinite where it is closed
-    fixed: np.ndarray  # (labels,), what the last decision has fixed
+    least: np.ndarray  # (labels + 1, rules), least possible sum of each rule
+    suspect: np.ndarray  # (labels + 1,), a free label of the only broken rule, or −1
+    label: np.ndarray  # (labels,), the label decided at each depth
+    other: np.ndarray  # (labels,), the other value of this label
+    right: np.ndarray  # (labels,), bound for the other value, infinite if it is already searched
+    fixed: np.ndarray  # (labels,), labels that the last decision has fixed
     preferred: np.ndarray  # (labels,), the values of least loss
-    turning: np.ndarray  # (labels,), δ
+    turning: np.ndarray  # (labels,), cost δ of the opposite value
     place: np.ndarray  # (labels,), scratch
     weight: np.ndarray  # (labels,), scratch
 
 
 def search(problem: RuledProblem) -> Found:
-    """Return the allowed labellings of least loss; losses are infinite for labellings not found."""
+    """Return the labellings of least loss that obey the rules; if there are fewer, losses are infinite."""
     (batch, labels), top_k = problem.fields.shape, problem.top_k
     found: Any = nothing(batch, top_k, labels)
     size = max(1, batch // (8 * torch.get_num_threads()))
@@ -144,7 +144,7 @@ def _loss(kind, margin, agreement):
 
 @part(error_model="numpy")
 def _force(rows, labels, least, row, fixed, count):
-    """Fix free labels with a rule-breaking value; return the number fixed, −1 for a broken rule."""
+    """Fix free labels of which one value would break a rule; return how many, or −1 for a broken rule."""
     room = rows.bounds[row] - least[row]
     if room < 0:
         return -1
@@ -159,7 +159,7 @@ def _force(rows, labels, least, row, fixed, count):
 
 @part(error_model="numpy")
 def _propagate(rows, labels, least, fixed, count):
-    """Fix the consequences of the first ``count`` labels of ``fixed``; return the new number, or −1."""
+    """Fix labels that follow from the first ``count`` labels of ``fixed``; return the new count, or −1."""
     done = 0
     while done < count:
         label = fixed[done]
@@ -175,7 +175,7 @@ def _propagate(rows, labels, least, fixed, count):
 
 @part(error_model="numpy")
 def _settle(effects, labels, fields, undecided, fixed, count):
-    """Add the fixed labels' effects to the fields."""
+    """Add the effects of the fixed labels to the fields."""
     for index in range(count):
         label = fixed[index]
         sign = 2.0 * labels[label] - 1.0
@@ -186,7 +186,7 @@ def _settle(effects, labels, fields, undecided, fixed, count):
 
 @part(error_model="numpy")
 def _start(problem, path, example):
-    """Set up the root from known labels and consequences; return whether no rule is broken."""
+    """Set up the root from known labels and their implications; return whether no rule is broken."""
     rows, labels, fixed = problem.rows, path.labels[0], path.fixed
     effects = problem.effects[min(example, len(problem.effects) - 1)]
     labels[:] = problem.known[min(example, len(problem.known) - 1)]
@@ -214,7 +214,7 @@ def _start(problem, path, example):
 
 @part(error_model="numpy")
 def _decide(problem, path, effects, depth, label, value):
-    """Set up the node below ``depth`` with ``label`` at ``value``; return whether no rule is broken."""
+    """Set up the node at the next depth with ``label`` at ``value``; return whether no rule is broken."""
     labels = path.labels[depth + 1]
     labels[:] = path.labels[depth]
     path.least[depth + 1] = path.least[depth]
@@ -229,9 +229,9 @@ def _decide(problem, path, effects, depth, label, value):
 
 @part(error_model="numpy")
 def _bound(problem, path, depth, threshold):
-    """Return a node's bound, and whether the values of least loss, stored in the path, reach the bound.
+    """Return the bound of a node, and whether the values of least loss reach the bound.
 
-    The bound is reached if no rule is broken and no undecided effect can add to the loss.
+    They do if no rule is broken and undecided effects cannot change the loss; the path stores the values.
     """
     labels, fields, undecided = path.labels[depth], path.fields[depth], path.undecided[depth]
     kind, margin, preferred = problem.loss, problem.margin, path.preferred
@@ -276,9 +276,9 @@ def _excess(rows, labels, row):
 
 @part(error_model="numpy")
 def _repair(rows, path, labels, row, excess):
-    """Return the least payment of free labels to satisfy a rule, with fractional turns; subtract it from δ.
+    """Return the least cost of changing free labels to obey a rule; subtract it from δ.
 
-    A turn beyond the excess counts as the excess, so a single whole turn is the least.
+    Labels may change fractionally. A change beyond the excess counts as the excess.
     """
     count, place, weight, turning = 0, path.place, path.weight, path.turning
     for each in range(rows.starts[row], rows.starts[row + 1]):
@@ -353,7 +353,7 @@ def _search_example(problem, path, found, example, stop):
             if nodes >= problem.node_limit:
                 found.limited[example] = True
                 break
-            # The node of the more promising value comes last, ready to continue from.
+            # Set up the node of the more promising value last, because the search continues from there.
             value = 1 if path.fields[depth, label] > 0 else 0
             bounds = np.full(2, np.inf)
             for each in (1 - value, value):

@@ -1,21 +1,19 @@
-"""Depth-first branch and bound for Boltzmann machines, hinge rule and MAP alike, example by example.
+"""Depth-first branch and bound for Boltzmann machines, for least hinge loss and for MAP.
 
-Both objectives are sums over labels of [r_i − a_i]_+. A decided label agrees with the field by a_i = s_i z_i,
-a free label by at most |z_i|. r_i is the agreement without a loss, less the possible additions of open
-labels. Deciding label j adds D_ji to the field of i and |D_ji| to r_i, so no sum decreases on the way down,
-and the sum of a partial labelling bounds all completions.
+Both objectives are sums over labels of [r_i − a_i]_+. For a decided label, a_i = s_i z_i; for a free label,
+a_i is at most |z_i|. The requirement r_i is the value from which there is no loss, minus what undecided
+labels can still add to a_i. Deciding label j adds D_ji to the field of i and |D_ji| to r_i. Therefore the sum
+never decreases from a node to its children, and the sum of a partial labelling bounds all completions.
 
 * Hinge losses Σ_i [γ − s_i z_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4): D = ±J, and r_i is γ
-  less all open couplings of i.
+  minus the absolute couplings of i to undecided labels.
 * Scores: the loss is B − score with the bound B of :mod:`~lmbm_torch.kernels.search.roof_duality`; the
-  messages are part of D. A pair's term is charged to the label decided later, so the loss of a decided label
-  stays constant (``echo`` 0); a hinge still changes with the neighbours (``echo`` 1).
+  messages are part of D. The term of a pair is counted at the label that is decided later: the loss of a
+  decided label stays constant (``echo`` 0). A hinge loss still changes with the neighbours (``echo`` 1).
 
-At every node each free label is tried both ways. A way with a bound at the best known loss is closed, and the
-opposite way is taken; if none is closed, the search continues with the label of the largest cost of the
-better way.
-
-Each thread takes the next example when free.
+At each node, both values of each free label are tried. If the bound for a value reaches the best known loss,
+the label gets the other value. If no label is decided in this way, the search branches on the label whose
+better value costs most. Each free thread takes the next example.
 """
 
 from __future__ import annotations
@@ -31,25 +29,25 @@ from lmbm_torch.kernels.search.records import UndirectedProblem
 from lmbm_torch.kernels.search.roof_duality import messages
 from lmbm_torch.kernels.threads import share, stoppable
 
-# A search of at most this many nodes takes some 20 ms for a hundred labels: too short to be interruptible.
+# A search with at most this number of nodes takes about 20 ms for 100 labels, and need not be interruptible.
 _AT_ONCE = 100_000
-# Examples of one call of the kernel for flips: enough that the work exceeds the overhead of the call.
+# Number of examples in a call of the local search, so that the overhead of the call is small.
 _TOGETHER = 32
-# Weight of the worse bound of a label relative to the better bound in the choice of a branch.
+# In the choice of the label to branch on, weight of the worse of its two bounds relative to the better one.
 WORSE = 0.1
-# Nodes of a search that has met its limit, for each flip of the tabu search that follows.
+# If a search has reached its limit, tabu search follows, with one flip for this number of nodes.
 NODES_TO_FLIP = 4
 
 
 class Best(NamedTuple):
-    """The labellings of least loss; among ties the first in the order of 0 before 1, label by label.
+    """The labellings of least loss; of equal labellings, the first in lexicographic order.
 
     Args:
         spins: (batch, labels).
-        bound: (batch,), up to rounding no labelling has a lower hinge loss, or a higher score, than the
-            better one of ``bound`` and ``spins``.
-        proven: (batch,), whether the search has ended by itself.
-        nodes: (batch,), partial labellings whose bound was computed.
+        bound: (batch,); up to rounding, no labelling is better than both ``bound`` and ``spins``: no hinge
+            loss is lower, or no score is higher.
+        proven: (batch,), whether the search was complete and ``spins`` are optimal.
+        nodes: (batch,), number of partial labellings whose bound was computed.
     """
 
     spins: np.ndarray
@@ -62,13 +60,13 @@ class Tree(NamedTuple):
     """The search of an example.
 
     Args:
-        fields: (labels,), without decisions.
-        room: (labels,), the r_i without decisions.
-        up: (labels, labels), row j: effect of label j = 1 on the fields.
-        down: (labels, labels), row j: effect of label j = 0 on the fields.
-        echo: share of the effect on labels decided before.
-        known: (labels,), given spins.
-        slack: least improvement that counts.
+        fields: (labels,), fields at the root.
+        room: (labels,), the requirements r_i at the root.
+        up: (labels, labels), row j has the effects of label j = 1 on the fields.
+        down: (labels, labels), row j has the effects of label j = 0 on the fields.
+        echo: 1 if a decision also changes the fields of decided labels, else 0.
+        known: (labels,), known spins; 0 for a free label.
+        slack: smallest improvement that counts.
         node_limit: see :class:`UndirectedProblem`.
     """
 
@@ -83,12 +81,12 @@ class Tree(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """The nodes from the root to the current node, by depth, and the open branches."""
+    """The nodes from the root to the current node, by depth, and the branches not yet searched."""
 
-    fields: np.ndarray  # (labels + 1, labels), likewise the next two
+    fields: np.ndarray  # (labels + 1, labels), as the next two
     room: np.ndarray
     spins: np.ndarray
-    label: np.ndarray  # (labels + 1,), likewise the rest; −1 where all labels are decided
+    label: np.ndarray  # (labels + 1,), as the rest; −1 if all labels are decided
     spin: np.ndarray
     other: np.ndarray
     is_open: np.ndarray
@@ -97,7 +95,7 @@ class _Path(NamedTuple):
 
 
 def least_hinges(problem: UndirectedProblem, margin: float) -> Best:
-    """Return the labellings of least hinge loss at a margin γ."""
+    """Return the labellings of least hinge loss for a margin γ."""
     best = _start(problem)
     _search_each(problem, lambda example, stop: _least_hinge(problem, best, example, margin, stop))
     return best
@@ -111,14 +109,14 @@ def best_scores(problem: UndirectedProblem) -> Best:
 
 
 def raised_scores(problem: UndirectedProblem) -> np.ndarray:
-    """Return the labellings (batch, labels), as spins, from which :func:`best_scores` begins."""
+    """Return spins (batch, labels) of high score, from which :func:`best_scores` starts."""
     spins = np.empty_like(problem.fields)
     share(range(0, len(spins), _TOGETHER), lambda first: _raise(problem, spins, first))
     return spins
 
 
 def _start(problem: UndirectedProblem) -> Best:
-    """Return an empty result record for all examples."""
+    """Allocate the record of results for all examples."""
     batch = len(problem.fields)
     return Best(
         spins=np.zeros(problem.fields.shape),
@@ -129,7 +127,7 @@ def _start(problem: UndirectedProblem) -> Best:
 
 
 def _search_each(problem: UndirectedProblem, search: Callable[[int, np.ndarray], None]) -> None:
-    """Search all examples; ``stop``, an array (1,) of bool, ends a search like the node limit."""
+    """Call ``search`` for all examples; if ``stop``, an array (1,) of bool, is set, searches end early."""
     examples = range(len(problem.fields))
     if problem.node_limit <= _AT_ONCE:
         never = np.zeros(1, np.bool_)
@@ -249,7 +247,7 @@ def _set_root(tree, path, known):
 
 @compiled_part
 def _search(tree, path, spins, threshold, anyone, stop):
-    """Return whether a labelling below ``threshold`` (best, or any) was found, and a bound on the rest."""
+    """Return whether a labelling below ``threshold`` was found, and a bound for all other labellings."""
     depth, is_found = 0, False
     while True:
         if path.nodes[0] >= tree.node_limit or stop[0]:
@@ -283,7 +281,7 @@ def _search(tree, path, spins, threshold, anyone, stop):
 
 @compiled_part
 def _expand(tree, path, depth, threshold, incumbent):
-    """Decide forced labels, and choose a label to branch on; return False at a dead end."""
+    """Decide forced labels, and choose a label to branch on; return False if both values are excluded."""
     spins = path.spins[depth]
     forced = np.zeros(len(spins))
     while _bound(path, depth) < threshold:
@@ -317,7 +315,7 @@ def _expand(tree, path, depth, threshold, incumbent):
 
 @fast_part
 def _tried(tree, path, depth, label):
-    """Return the bounds of a free label at 1 and at 0."""
+    """Return the bounds of the node if a free label is 1 and if it is 0."""
     fields, room, spins, echo = path.fields[depth], path.room[depth], path.spins[depth], tree.echo
     added, removed = tree.up[label], tree.down[label]
     up, down = 0.0, 0.0
@@ -357,7 +355,7 @@ def _decide(tree, path, depth, label, spin):
 
 @compiled_part
 def _go_down(tree, path, depth, spin):
-    """Set up the child node with the label chosen at ``depth`` decided."""
+    """Set up the child node, in which the label chosen at ``depth`` is decided."""
     for i in range(len(tree.fields)):
         path.fields[depth + 1, i], path.room[depth + 1, i] = path.fields[depth, i], path.room[depth, i]
         path.spins[depth + 1, i] = path.spins[depth, i]

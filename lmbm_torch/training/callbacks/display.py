@@ -64,7 +64,7 @@ class EvaluationCallback(Callback, ABC):
 
     @abstractmethod
     def show(self, trainer: Trainer, pl_module: LightningModule, part: str) -> None:
-        """Show the collected decodings of a part, ``"val"`` or ``"test"``, and forget them."""
+        """Show the collected decodings of a part, ``"val"`` or ``"test"``, and clear the collection."""
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
@@ -151,9 +151,10 @@ class SeededEpochs(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        # At the first batch: before it the data loader draws a number unless the run was just resumed.
+        # Set the seed at the first batch, because only an uninterrupted run draws a random number before.
         if batch_idx == 0:
-            # Each process draws other numbers; the first one those of a run with a single process.
+            # The seed differs between processes; the first process has the seed of a run with a single
+            # process.
             torch.manual_seed(
                 self.seed * 1_000_003 + trainer.current_epoch + 998_244_353 * trainer.global_rank
             )
@@ -177,7 +178,8 @@ def log_figure(trainer: Trainer, name: str, step: int, draw: Callable[..., Any],
 def _dependencies(module: StructuredModule) -> Any:
     if module.model.num_features is None:
         return None
-    # For zero features; couplings that depend on the input have another shape, and no figure.
+    # The figure shows couplings for features of 0, because only couplings that do not depend on input are
+    # shown.
     features = next(module.model.parameters()).new_zeros(1, module.model.num_features)
     energy = module.model.energy(features)
     if isinstance(energy, DirectedEnergy) and energy.parents.ndim == 2:
@@ -210,8 +212,8 @@ class Hyperparameters(Callback):
     """A callback to add a row of settings and test metrics to the tab "HParams", to compare runs.
 
     Args:
-        values: settings by name. Settings of None are left out; of a path like
-            ``lmbm_torch.losses.local_hinge`` only the last name is shown.
+        values: settings by name. Settings of None are left out; of a path (``lmbm_torch.losses.local_hinge``)
+            only the last name is shown.
         measures: the tags of logged scalars.
     """
 

@@ -177,7 +177,7 @@ class LogLikelihood(Callback):
     Args:
         every: the interval in epochs.
         seed: the seed of the estimates.
-        settings: arguments of :func:`~lmbm_torch.inference.sampling.log_likelihood.bounds`, like
+        settings: arguments of :func:`~lmbm_torch.inference.sampling.log_likelihood.bounds`, for example
             ``num_temperatures``.
 
     Raises:
@@ -224,12 +224,12 @@ class SampledImages(ImageFigure):
     The figure is logged after the first epoch and then at intervals. Brighter pixels are more probable.
 
     Args:
-        height, width: of the images.
+        height, width: the size of the images.
         count: the number of chains.
         every: the interval in epochs.
 
     Raises:
-        ValueError: a number below 1.
+        ValueError: a number is below 1.
     """
 
     def __init__(self, height: int = 28, width: int = 28, count: int = 64, every: int = 10) -> None:
@@ -326,7 +326,8 @@ class CentredGradients(Callback):
             model.coupling.new_zeros(model.num_hidden) if self.hidden_mean is None else self.hidden_mean
         )
         self.hidden_mean = hidden_mean.to(model.coupling)
-        # By a hook: another forward pass would change encoders with dropout or batch normalisation.
+        # A hook sees the inputs; another forward pass would change encoders with dropout or batch
+        # normalisation.
         self._hook = model.register_forward_hook(self._see)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -371,11 +372,11 @@ class CentredGradients(Callback):
             assert self.label_mean is not None
             labels = torch.where(batch.labels.isnan(), self.label_mean, batch.labels)
             hidden = self._seen.hidden_given_visible(labels).mean(0)
-        # The mean over the processes, which have different examples and must make the same step.
+        # Take the mean over all processes, which have different examples but must make the same step.
         self.hidden_mean.lerp_(trainer.strategy.reduce(hidden, reduce_op="mean"), self.hidden_rate)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running mean E h, and E x, which a trained encoder would not give again."""
+        """Return the running mean E h, and E x, which cannot be computed again after training an encoder."""
         return {"hidden_mean": self.hidden_mean, "feature_mean": self.feature_mean}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -388,7 +389,7 @@ class CentredGradients(Callback):
 def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
     """Centre gradients of biases (units,) and of weights (units, inputs), given the means of inputs.
 
-    If the biases or the weights are frozen, the gradient of the others stays unchanged.
+    If biases or weights are frozen, the remaining gradient stays unchanged.
     """
     traded = [
         (by_bias, by_weight, mean)
@@ -407,7 +408,7 @@ def _feature_mean(trainer: Trainer, model: ConditionalRBM) -> Float[Tensor, " fe
     """Return the mean of the model's inputs over the training part, in double precision."""
     part: Any = trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
     total, mode = torch.zeros((), dtype=torch.float64, device="cpu"), model.training
-    # In evaluation mode, for dropout and batch normalisation.
+    # Evaluation mode switches off dropout and updates of batch normalisation.
     model.eval()
     for first in range(0, len(part), INSTANCES_AT_ONCE):
         inputs = part.__getitems__(range(first, min(first + INSTANCES_AT_ONCE, len(part)))).features

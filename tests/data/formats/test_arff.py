@@ -158,11 +158,11 @@ def test_corrupted_files_never_fail_otherwise(tmp_path_factory, position, byte, 
     ("columns", "message"),
     [
         (["is red", "is blue"], r"labels: .* unknown names \['is blue'\]"),
-        (["is red", "is red"], "labels: expected each name once"),
-        ([], "labels: expected to leave labels and features"),
+        (["is red", "is red"], "labels: expected each name only once"),
+        ([], "labels: expected some columns as labels, others as features"),
         (["is red", "size"], "labels: expected 0, 1 or NaN"),
-        (5, "labels: expected 1 to 4 labels, got 5"),
-        (0, "labels: expected 1 to 4 labels, got 0"),
+        (5, "labels: expected a number from 1 to 4, got 5"),
+        (0, "labels: expected a number from 1 to 4, got 0"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(dense, columns, message):
@@ -183,9 +183,9 @@ def test_labels_that_do_not_fit_are_refused(dense, columns, message):
         (("0,0,TRUE", "0,,TRUE"), "line 11: expected values between commas, got an empty value"),
         (("0.5,", "half,"), "line 9: attribute .size.: expected a number, got .half."),
         (("-C -2", ""), "labels: expected MEKA's option"),
-        (("-C -2", "-C 0"), "labels: expected 1 to 4 labels, got 0"),
+        (("-C -2", "-C 0"), "labels: expected a number from 1 to 4, got 0"),
         (("{FALSE,TRUE}", "{FALSE,TRUE,2}"), None),
-        (("colour", "size"), r"expected each attribute once, got ..size.. more"),
+        (("colour", "size"), r"expected distinct names of attributes, got ..size.. more"),
     ],
 )
 def test_bad_dense_files_are_refused(dense, change, message):
@@ -200,9 +200,9 @@ def test_bad_dense_files_are_refused(dense, change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("{0 2.5, 3 1}", "{9 2.5, 3 1}"), r"line 8: expected indices from 0 to 4, each once, got \[9, 3\]"),
-        (("{3 ?}", "{36 ?}"), r"line 11: expected indices from 0 to 4, each once, got \[36\]"),
-        (("{}", "1,2,3,0,1"), "line 9: expected a row in braces, as the first one is"),
+        (("{0 2.5, 3 1}", "{9 2.5, 3 1}"), r"line 8: expected distinct indices from 0 to 4, got \[9, 3\]"),
+        (("{3 ?}", "{36 ?}"), r"line 11: expected distinct indices from 0 to 4, got \[36\]"),
+        (("{}", "1,2,3,0,1"), "line 9: expected a row in braces, like the first row"),
         (("two {0,1}", "two {1,0}"), r"expected 0 as the first value .* columns \[1\]"),
         (("sunset {0,1}", "sunset {1,0}"), r"expected 0 as the first value .* columns \[4\]"),
         (("{0 2.5", "{0 ?"), "features: expected finite values"),

@@ -142,7 +142,7 @@ def test_dates_are_said_to_be_unread(tmp_path, kind, words):
     ("rows", "words"),
     [
         (["{0 1, 1 1}", "{0 1 1 1}"], "line 6: attribute .x.: expected a number, got .1 1 1."),
-        (["{0 1, 0 1}"], r"line 5: expected indices from 0 to 1, each once, got \[0, 0\]"),
+        (["{0 1, 0 1}"], r"line 5: expected distinct indices from 0 to 1, got \[0, 0\]"),
         (["{0 1, 1 1} x"], "line 5: expected the end of the line, got . x."),
         (["{0 1, 1 1"], "line 5: expected values between commas, got . 1 1."),
         (["1,'0"], "line 5: expected values between commas, got"),

@@ -171,7 +171,9 @@ def test_headers_that_cannot_be_parsed_are_refused(path, header):
 def test_labels_that_would_fill_memory_are_refused(path):
     parts = csr_parts("y", Y)
     np.savez(path, x=X, **{**parts, "y_shape": np.array([4, 2**40])})
-    with pytest.raises(ValueError, match=r"toy\.npz: y: expected at most .* numbers to make dense"):
+    with pytest.raises(
+        ValueError, match=r"toy\.npz: y: expected at most .* entries to convert to a dense matrix"
+    ):
         read_npz(path)
 
 

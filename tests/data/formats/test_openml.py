@@ -124,7 +124,7 @@ def test_own_checksum_is_compared(publish, tmp_path):
     digest = fetch_openml(7, cache_folder=tmp_path).sha256()
     assert fetch_openml(7, sha256=digest.upper(), cache_folder=tmp_path).sha256() == digest
     publish(DENSE.replace("0.5", "0.25"))
-    with pytest.raises(ValueError, match=f"sha256: OpenML data set 7: expected {digest}, got"):
+    with pytest.raises(ValueError, match=f"sha256: expected {digest} of OpenML data set 7, got"):
         fetch_openml(7, sha256=digest, cache_folder=tmp_path / "fresh")
 
 

@@ -52,7 +52,7 @@ def test_what_scikit_learn_writes_is_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (TEXT, {"labels": [0, 3]}, r"labels: expected every label of the file, got none for \[7.0\]"),
+        (TEXT, {"labels": [0, 3]}, r"labels: expected all labels of the file, got a list without \[7.0\]"),
         (TEXT, {"labels": [0, 3, 7, 7]}, "label_names: expected distinct names"),
         (TEXT, {"num_features": 2}, "n_features"),
         ("1 0:2\n", {}, "index 0|zero-based|[Ii]nvalid index"),

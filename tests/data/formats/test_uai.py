@@ -153,18 +153,18 @@ def test_an_existing_file_is_kept(path):
         ("2 2 2", "2 0 2", r"variables: expected at least one variable, .*, got \[2, 0, 2\]"),
         ("2 2 2", "2 3 2", r"the size of table 1 to be 6, got 4"),
         ("2 0 1", "2 0 3", "table 1 below 3, got 3"),
-        ("2 0 1", "2 1 1", r"table 1 once each, got \(1, 1\)"),
+        ("2 0 1", "2 1 1", r"table 1: expected distinct numbers, got \(1, 1\)"),
         ("0.436", "-1", "table 0: expected finite values of at least 0, got -1"),
         ("0.436", "nan", "table 0: expected finite values of at least 0, got nan"),
         ("0.436", "inf", "table 0: expected finite values of at least 0, got inf"),
-        ("0.436", "much", "table 0: expected numbers, got 'much'"),
-        ("0.436", "0.4_36", "table 0: expected numbers, got '0.4_36'"),
+        ("0.436", "much", "table 0: expected a number, got 'much'"),
+        ("0.436", "0.4_36", "table 0: expected a number, got '0.4_36'"),
         ("\n4\n 0.128", "\n5\n 0.128", "the size of table 1 to be 4, got 5"),
-        (" 0.811", "", "expected 4 values of table 2, but the file ends"),
+        (" 0.811", "", "expected 4 values of table 2, got fewer before the end of the file"),
         ("0.811", "0.811 7", "expected the end of the file, got '7'"),
         ("3\n2", "-3\n2", "expected the number of variables, got '-3'"),
         ("3\n2", "999999999999\n2", "expected the number of variables, got '999999999999'"),
-        (EXAMPLE, "", "expected the kind of network, but the file ends"),
+        (EXAMPLE, "", "expected the kind of network, got the end of the file"),
     ],
 )
 def test_other_models_are_refused(path, old, new, message):
@@ -180,7 +180,7 @@ def test_what_has_no_table_is_refused(path):
         write_uai(path, energy)
     with pytest.raises(ValueError, match=r"energy: expected log-potentials within ±700, got 1000"):
         write_uai(path, CliqueEnergy(((0,),), torch.tensor([1000.0])))
-    with pytest.raises(ValueError, match="energy: expected tables of at most 10000000 entries, got"):
+    with pytest.raises(ValueError, match="energy: expected tables of at most 10000000 entries in all, got"):
         write_uai(path, CliqueEnergy((tuple(range(30)),), torch.tensor([1.0])))
     with pytest.raises(ValueError, match="weight: expected finite"):
         write_uai(path, CliqueEnergy(((0,),), torch.tensor([torch.nan])))
@@ -215,9 +215,9 @@ def test_evidence_is_read_back(path):
         ("1 3 0", "expected an observed variable below 3, got 3"),
         ("1 0 2", "expected one value, 0 to 1, of variable 0, got a value of 2"),
         ("2 0 1 0 1", "expected one value, 0 to 1, of variable 0, got a second value"),
-        ("2 1 0 1 1 1", "but the file ends"),
+        ("2 1 0 1 1 1", "got the end of the file"),
         ("1 1 0 1 7", "expected the end of the file, got '7'"),
-        ("999999999 0", "expected 999999999 sets of observations, but the file ends"),
+        ("999999999 0", "expected 999999999 sets of observations, got fewer before the end of the file"),
         ("x", "expected the number of observations, got 'x'"),
     ],
 )

@@ -104,8 +104,8 @@ def test_what_is_written_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "expected lines with tokens, got blank lines, comments and -DOCSTART- alone"),
-        ("\n-DOCSTART- x\n\n", "expected lines with tokens, got blank lines, comments and -DOCSTART- alone"),
+        ("", "expected lines with tokens, got only blank lines, comments and -DOCSTART-"),
+        ("\n-DOCSTART- x\n\n", "expected lines with tokens, got only blank lines, comments and -DOCSTART-"),
         ("a x\n\nb x y\n", r"line 3: expected 2 values as in line 1, got 3: 'b x y'"),
         ("\na\tx\nb x\n", r"line 3: expected 2 values as in line 2, got 1"),
     ],
@@ -189,8 +189,8 @@ def test_a_schema_comes_back(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"tag": 3}, "tag: expected a column from -3 to 2, got 3"),
-        ({"columns": ["word"]}, "columns: expected 2, one a column of features, got 1"),
+        ({"tag": 3}, "tag: expected the position of a column, -3 to 2, got 3"),
+        ({"columns": ["word"]}, "columns: expected 2, one for each column of features, got 1"),
         ({"templates": [[[0]]]}, "templates: expected 2"),
         ({"test_fraction": 1.0}, "test_fraction: expected 0 or more and less than 1"),
         ({"test_fraction": 0.9}, "expected some of 2 sequences to train on"),
@@ -202,7 +202,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path, settings, words):
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="expected two or more columns, of which one has tags, got 1"):
+    with pytest.raises(ValueError, match=r"expected at least two columns .one with tags., got 1"):
         read_conll(written(tmp_path, "a\nb\n", "one.conll"))
     file, two = written(tmp_path, CONTENT), written(tmp_path, "a b\n", "two.conll")
     with pytest.raises(ValueError, match=r"test: expected 3 columns as in .*, got 2"):

@@ -1,19 +1,20 @@
-"""Matrix belief propagation on CUDA devices: messages are read and written once per iteration.
+"""Matrix belief propagation on CUDA devices, which reads and writes messages once per iteration.
 
-The method is the CPU kernel's (:mod:`~lmbm_torch.kernels.matrix_bp.compiled.groups`): rows of messages, one
-per hidden unit, pass through an iteration one after another. A row is loaded into registers, gives the hidden
-unit's belief, and is stored as the unit's new answers, gathered by columns for the visible units' next
-beliefs. Odds need two divisions per message, and logarithms of products only; messages beyond the range of
-odds, damped messages and maxima are log-odds.
+The method is that of the CPU kernel (:mod:`~lmbm_torch.kernels.matrix_bp.compiled.groups`). A row has the
+messages of one hidden unit. A row is loaded into registers, gives the belief of the hidden unit, and is
+replaced by the unit's new messages. Products of new messages by columns give the next beliefs of the visible
+units. If messages are odds, each needs two divisions, and logarithms are only taken of products. Messages
+beyond the range of odds, damped messages and max-product messages are log-odds.
 
-An iteration is one launch: the last program of an instance adds up the sums of all programs in a fixed order,
-so results repeat to the last bit and instances do not affect each other. Converged instances return at once.
-The host waits for the device before the first iteration and then every 16 iterations, to stop when no
-instance changes; inside a CUDA graph (:func:`~lmbm_torch.verdicts.supposing`) never.
+An iteration is one launch. A program (a block of threads) computes a part of an instance; the last program of
+an instance adds the sums of all programs in a fixed order, which makes results reproducible and independent
+of further instances. Programs of converged instances return at once. The CPU waits for the GPU before the
+first iteration and after every 16 iterations, to check convergence; inside a CUDA graph
+(:func:`~lmbm_torch.verdicts.supposing`), never.
 
-Measured on an H200: 69 to 77 % of a copy's bandwidth for float32 rows with 500 to 2,000 columns, 35 % in
-float64 and 23 % in log-odds, both bound by instructions. Compiled for capability 8.0, 9.0 and 12.0; also runs
-in Triton's interpreter. scripts/cycle_model.py bounds the time.
+On an H200 the kernel reaches 69 to 77 % of the bandwidth of a copy for float32 rows with 500 to 2,000
+columns, 35 % in float64 and 23 % in log-odds, where arithmetic is the limit. The kernel compiles for the
+capabilities 8.0, 9.0 and 12.0, and runs in Triton's interpreter. scripts/cycle_model.py bounds the time.
 """
 
 from __future__ import annotations
@@ -31,51 +32,51 @@ from lmbm_torch.kernels.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, P
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.verdicts import is_supposing
 
-# Rows end with columns that tell nothing and are told nothing, so that each starts at a multiple of 16.
+# Rows are padded with neutral messages to a multiple of this length, so that all rows are aligned.
 _PADDING = 16
 
-# A thread has the registers that let sixteen warps be at hand at a time, and a program as many warps at most.
+# Registers of a thread, for 16 warps on a multiprocessor; below, the largest number of warps of a program.
 _MOST_REGISTERS = 128
 _MOST_WARPS = 16
 
-# Entries of a tile, where a row is not longer; bytes of a tile (twice as many of a tile that is not in odds)
-# and bytes of a row for each warp: with fewer warps, values of a thread would leave the registers.
+# A tile is the rows that a program holds in registers. Entries of a tile (or one longer row); bytes of a tile
+# in log-odds, twice those in odds, and bytes of a row, for each warp. More would spill registers.
 _TILE = 2048
 _WARP_BYTES = 2048
 _WARP_ROW_BYTES = 1024
 
-# Rows of float32 of at least so many columns are fetched ahead, in tiles of which a warp holds so many
-# entries in fewer registers, so that more of them are at hand: 1.1 to 1.35 times as fast on an H200.
+# Rows of float32 with at least this number of columns are loaded before they are needed, in smaller tiles,
+# with fewer registers and more warps: 1.1 to 1.35 times as fast on an H200.
 _WIDE_ROW = 256
 _WIDE_TILE = 1024
 _WIDE_WARP = 256
-_WIDE_REGISTERS = {True: 80, False: 96}  # in odds, in log-odds
+_WIDE_REGISTERS = {True: 80, False: 96}  # registers with messages in odds, in log-odds
 _STAGES = 3
 
-# Wider rows would be spilled.
+# Largest number of columns; registers for longer rows would be spilled to memory.
 MOST_COLUMNS = {torch.float32: 4096, torch.float64: 2048}
 
-# Bytes of the neighbours in a row whose product is taken before a logarithm: what a thread loads at once.
+# Bytes of neighbouring messages, loaded at once, that are multiplied before a logarithm is taken.
 _NEIGHBOURS_BYTES = 16
 
-# Rows of a part. What a part gathers is written and read once, as two numbers for a column: a sixteenth of
-# what is of its own messages. More rows make that less, but few parts leave a device idle.
+# Rows of a part. The products of a part are written and read once, which costs a sixteenth of its messages.
+# Larger parts cost less, but too few parts leave a device idle.
 _PART_ROWS = 32
 
-# In the order in which `iterate` takes them.
+# Names of the compile-time constants of `iterate`, in the order of its arguments.
 _CONSTANTS = (
     *("PROVEN", "IN_ODDS", "MAXIMISE", "DECIDE"),
     *("PART_ROWS", "ROWS", "COLUMNS", "NEIGHBOURS", "STAGES"),
 )
 
-# Programs that fill a device, which the sum of pairwise beliefs is cut into, and the bytes of its parts.
+# Number of programs for the sum of pairwise beliefs; below, the largest size of partial sums in bytes.
 _PROGRAMS = 1024
 _SUM_BYTES = 2**27
 
-# Messages of the instances that are taken together.
+# Largest number of bytes of the messages of instances that are processed together.
 CHUNK_BYTES = 2**30
 
-# Iterations between two looks at whether any instance still moves.
+# Number of iterations between two checks of convergence, for which the CPU waits for the GPU.
 _LOOK_EVERY = 16
 
 
@@ -83,15 +84,15 @@ class _Form(NamedTuple):
     """The representation of messages, and the options of the kernels."""
 
     in_odds: bool
-    columns: int  # of a row, with its padding
-    in_range: int  # rows, a power of two, whose messages' product by columns no exponent is too small for
-    options: dict[str, Any]  # what both kernels are compiled for
+    columns: int  # columns of a row, with padding
+    in_range: int  # rows (a power of two) whose product by columns stays in the range of the type
+    options: dict[str, Any]  # compile-time options of both kernels
 
 
 def propagate(problem: Problem) -> Beliefs:
-    """Run belief propagation, for tensors on a CUDA device.
+    """Run belief propagation for tensors on a CUDA device.
 
-    Models with more than ``MOST_COLUMNS`` visible units use the plain reference.
+    Models with more than ``MOST_COLUMNS`` visible units use the reference in torch.
     """
     dtype, num_visible = problem.visible.dtype, problem.visible.shape[1]
     if num_visible > MOST_COLUMNS[dtype]:
@@ -124,17 +125,17 @@ def _form(problem: Problem) -> _Form:
 
 
 def _ahead(width: int, most_rows: int, in_odds: bool) -> dict[str, Any]:
-    """Return options for tiles of float32 fetched in advance."""
+    """Return options for small tiles of float32, which are loaded before they are needed."""
     rows = min(most_rows, max(1, _WIDE_TILE // width))
     warps = max(1, min(_MOST_WARPS, rows * width // _WIDE_WARP))
-    # Of the largest programs a multiprocessor holds one, whatever their registers.
+    # A multiprocessor holds only one of the largest programs, so these may use more registers.
     registers = _WIDE_REGISTERS[in_odds] if warps < _MOST_WARPS else _MOST_REGISTERS
     return {"ROWS": rows, "num_warps": warps, "maxnreg": registers, "STAGES": _STAGES}
 
 
 def _at_once(width: int, most_rows: int, itemsize: int, simple: bool) -> dict[str, Any]:
-    """Return options for larger tiles, fetched when needed."""
-    # A single row of odds in float64 took an H200 8 to 25 times as long.
+    """Return options for larger tiles, which are loaded when they are needed."""
+    # Tiles of a single row of odds in float64 took 8 to 25 times as long on an H200.
     least_rows = 2 if simple and itemsize == 8 else 1
     rows = min(most_rows, max(least_rows, _TILE // width))
     tile_bytes = rows * width * itemsize * (1 if simple else 2)
@@ -177,7 +178,7 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
         moving=counts(fill_value=1, dtype=torch.int32),
         num_iters=counts(fill_value=0, dtype=torch.int64),
         residual=weight.new_full((batch,), torch.inf),
-        # Not copied from the host: that is a wait.
+        # Fill the values on the device, because a copy from the CPU would wait.
         settings=torch.cat([weight.new_full((1,), value) for value in (problem.tol, problem.damping)]),
     )
     _iterate(problem, form, state)
@@ -185,20 +186,20 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
 
 
 def _as_rows(values: Tensor, form: _Form) -> Tensor:
-    """Convert log-odds (..., visible, hidden) to padded rows of the hidden units."""
+    """Convert log-odds (..., visible, hidden) to a padded row for each hidden unit."""
     rows = pad(values.mT, (0, form.columns - values.shape[-2])).contiguous()
     return rows.exp_() if form.in_odds else rows
 
 
 def _wide(rows: Tensor, form: _Form) -> Tensor:
-    """Convert rows of weights to odds or log-odds, padded to whole tiles: loads need no mask."""
+    """Convert rows of weights to odds or log-odds, padded to whole tiles; loads then need no mask."""
     height, width = form.options["ROWS"], form.options["COLUMNS"]
     filled = pad(rows, (0, width - rows.shape[1], 0, -len(rows) % height)).contiguous()
     return filled.exp_() if form.in_odds else filled
 
 
 def _iterate(problem: Problem, form: _Form, state: State) -> None:
-    """Iterate until nothing changes; ``state`` is modified."""
+    """Run iterations until no message changes; ``state`` is changed in place."""
     (batch, num_hidden, num_columns), parts = state.messages.shape, state.totals.shape[1]
     options: dict[str, Any] = form.options | {
         "DECIDE": problem.product is Product.MIXED,
@@ -213,17 +214,17 @@ def _iterate(problem: Problem, form: _Form, state: State) -> None:
         if launch is not None:
             launch()
             continue
-        # From nothing, the first answers ignore the visible units: that they say nothing proves nothing.
+        # The first iteration without initial messages ignores the visible units, and proves nothing.
         proven = iteration > 0 or problem.start is not None
         constants: dict[str, Any] = {"PROVEN": proven} | options
         program = iterate[grid](*numbers, **constants)
         if proven and program is not None:
-            # To bind the same arguments again takes the host longer than a device's iteration.
+            # Bind the arguments once, because this takes the CPU longer than an iteration the GPU.
             launch = partial(program[grid], *numbers, *(constants[name] for name in _CONSTANTS))
 
 
 def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
-    """Read the messages a last time for the requested outputs."""
+    """Compute the requested outputs from the last messages."""
     (batch, num_hidden, num_columns), weight = state.messages.shape, state.weight
     tiles = -(-num_hidden // form.options["ROWS"])
     groups, pair_sums, to_hidden = batch, weight.new_empty(0), weight.new_empty(0)
@@ -242,7 +243,7 @@ def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
     options: dict[str, Any] = {name: value for name, value in form.options.items() if name != "STAGES"} | {
         "KEEP": problem.keep_messages,
         "PAIRS": problem.pair_weights is not None,
-        # It has more to keep than an iteration.
+        # More warps than for an iteration, because this kernel needs more registers.
         "num_warps": min(_MOST_WARPS, 2 * form.options["num_warps"]),
         "maxnreg": _MOST_REGISTERS,
     }
@@ -250,7 +251,7 @@ def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
     dtype, num_visible = problem.visible.dtype, problem.visible.shape[1]
     fields, pairs = state.fields[:, :num_visible], sums.row_values.sum(1)
     if form.in_odds:
-        # The rows' values are of pairs times the messages in them.
+        # The values of the rows contain the messages, which are subtracted here.
         pairs -= (fields - problem.visible).sum(1)
 
     def as_messages(rows: Tensor) -> Tensor:

@@ -1,13 +1,12 @@
 """CUDA kernels of matrix belief propagation, and the mathematics of messages.
 
-Messages are rows, one per hidden unit, with a column per visible unit. A program loads a tile of whole rows
-of one instance at a time into registers. The order of every sum depends on sizes only, and no sum loses
-digits by cancellation: in log-odds sums are float64, and in odds integer powers of 2 are summed separately
-from small logarithms, without float64, of low throughput on most devices.
+Messages are a matrix with a row for each hidden unit and a column for each visible unit. A program (a block
+of threads) loads tiles of whole rows of one instance into registers. The order of every sum depends only on
+sizes. No sum loses digits by cancellation: in log-odds, sums are float64; in odds, integer powers of 2 are
+summed separately from small logarithms, which avoids the slow float64 of most devices.
 """
 
-# pyright: reportGeneralTypeIssues=false
-# What follows is Python to Triton's compiler alone.
+# pyright: reportGeneralTypeIssues=false Only Triton's compiler understands the functions below as Python.
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ import triton.language as tl
 
 LOG_2 = tl.constexpr(0.6931471805599453)
 
-# What the bits of √½ lack to those of 1.
+# Difference between the bit patterns of 1 and √½ in float32.
 ABOVE_SINGLE = tl.constexpr(0x3F800000 - 0x3F3504F3)
 ABOVE_DOUBLE = tl.constexpr(0x3FF0000000000000 - 0x3FE6A09E667F3BCD)
 
@@ -26,27 +25,27 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)  # pyright: ignore[re
 
 
 class State(NamedTuple):
-    """The arrays of a chunk of instances: the state of :func:`iterate`, and the problem."""
+    """The arrays for some instances: the problem, and the state of :func:`iterate`."""
 
-    messages: Any  # (batch, hidden, columns), as stored
-    weight: Any  # (hidden, columns), filled up to whole tiles
+    messages: Any  # (batch, hidden, columns), odds or log-odds
+    weight: Any  # (hidden, columns), padded to whole tiles
     hidden: Any  # (batch, hidden): biases, float64 in log-odds
     visible: Any  # (batch, columns) float64: biases
     known: Any  # (batch, columns) of {0, 1, NaN}
-    sent: Any  # (batch, columns): the visible units' log-odds as their messages see them, float64 in log-odds
-    fields: Any  # (batch, columns) float64: the same, as they are
-    totals: Any  # (batch, parts, 1, columns) float64: sums of what a part of the rows answers; in odds
-    # (batch, parts, 2, columns): the logarithms to base 2 of the products, whole numbers and what remains
+    sent: Any  # (batch, columns): log-odds of visible units, as used for messages; float64 in log-odds
+    fields: Any  # (batch, columns) float64: log-odds of visible units
+    totals: Any  # (batch, parts, 1, columns) float64: sums of each part's messages; in odds
+    # (batch, parts, 2, columns): log2 of the products, as whole numbers and remainders
     changes: Any  # (batch, parts)
-    arrived: Any  # (batch,) int32: parts that are done
-    moving: Any  # (batch,) int32: whether to go on
+    arrived: Any  # (batch,) int32: number of finished parts
+    moving: Any  # (batch,) int32: whether the instance has not converged
     num_iters: Any  # (batch,) int64
     residual: Any  # (batch,)
     settings: Any  # (2,): tolerance, damping
 
 
 class Conclusions(NamedTuple):
-    """The outputs of :func:`conclude`, and the weights of the instances in the sum of pairwise beliefs."""
+    """The outputs of :func:`conclude`, and the weights of instances in the sum of pairwise beliefs."""
 
     pair_weights: Any  # (batch,)
     fields: Any  # (batch, hidden) float64: the hidden units' log-odds
@@ -62,7 +61,7 @@ def iterate(
     num_hidden,
     num_columns,
     parts,
-    in_range,  # the rows whose product is, by columns: a power of two
+    in_range,  # rows whose product by columns stays in range: a power of two
     PROVEN: tl.constexpr,
     IN_ODDS: tl.constexpr,
     MAXIMISE: tl.constexpr,
@@ -73,9 +72,9 @@ def iterate(
     NEIGHBOURS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Run an iteration for a part of an instance's rows; the last part computes the new beliefs.
+    """Run an iteration for a part of the rows; the last part of an instance computes the new beliefs.
 
-    Neighbouring programs have the same rows of different instances, hence the same weights.
+    Neighbouring programs process the same rows of different instances, and read the same weights.
     """
     instance, part = tl.program_id(0) % batch, tl.program_id(0) // batch
     if tl.load(state.moving + instance) == 0:
@@ -105,7 +104,7 @@ def iterate(
             told = answer_odds(old, weights, own[None], rest[None])
             row_own, row_rest = probabilities(with_log2(bias, log2_of_product(told)))
             new = answer_odds(told, weights, row_own[:, None, None], row_rest[:, None, None])
-            # Outside neutral without rounding.
+            # Set padding to exactly 1, the neutral message.
             new = tl.where(inside, new, 1.0)
             relative = tl.abs(new - old) * reciprocal(tl.minimum(new, old))
             change = tl.maximum(change, largest_of_columns(relative))
@@ -130,7 +129,7 @@ def iterate(
         tl.store(gathered, total, mask=in_row)
     tl.store(state.changes + by_part, tl.max(change, axis=0))
 
-    # After the barrier and the atomic sum, the part that comes last sees all that other parts have stored.
+    # After the barrier and the atomic addition, the last part can read what all other parts have stored.
     tl.debug_barrier()
     if tl.atomic_add(state.arrived + instance, 1, sem="acq_rel") == parts - 1:
         tl.store(state.arrived + instance, 0)
@@ -176,7 +175,7 @@ def conclude(
     COLUMNS: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
 ):
-    """Compute hidden units' beliefs, and further requested outputs, of a few rows of some instances."""
+    """Compute beliefs of hidden units, and other requested outputs, for some rows of some instances."""
     group, tile = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups
     columns, rows = columns_of_a_tile(COLUMNS, NEIGHBOURS), tile * ROWS + tl.arange(0, ROWS)
     in_row, in_column = columns < num_columns, rows < num_hidden
@@ -195,7 +194,7 @@ def conclude(
             own, rest = own[None], rest[None]
             told = answer_odds(old, weights, own, rest)
             row_field = bias.to(tl.float64) + log_of_product(told)
-            # Of pairs times the messages in them.
+            # Each factor is the normaliser of a pair, times the message.
             value = log_of_product(old * rest + own)
             given = weights * own / (old * rest + weights * own)
         else:
@@ -220,22 +219,22 @@ def conclude(
 
 @triton.jit
 def answer_odds(message, weight, own, rest):
-    """Return the answer of a unit of probability ``own`` and complement ``rest``, all messages in odds."""
+    """Return a unit's outgoing message for an incoming one, in odds; P(1) is ``own``, P(0) is ``rest``."""
     other = message * rest
     return quotient(other + weight * own, other + own)
 
 
 @triton.jit
 def quotient(above, below):
-    """Return above / below to about a unit in the last place, for ``below`` far from every limit."""
+    """Return above / below up to about one unit in the last place; ``below`` must be a normal number."""
     return above * reciprocal(below)
 
 
 @triton.jit
 def reciprocal(x):
-    """Return 1 / x within a unit or two in the last place, for normal numbers: PTX's ``rcp.approx``.
+    """Return 1 / x of normal numbers within two units in the last place, by PTX's ``rcp.approx``.
 
-    For float64 the approximation has 20 bits, followed by two Newton steps.
+    For float64 the instruction gives 20 bits, and two Newton steps follow.
     """
     if INTERPRETED:
         return 1.0 / x
@@ -253,7 +252,7 @@ def reciprocal(x):
 
 @triton.jit
 def log2(x):
-    """Return log₂ x: PTX's ``lg2.approx`` in float32, within 2^−22 near 1, relative elsewhere."""
+    """Return log₂ x; in float32 by PTX's ``lg2.approx``, with an absolute error of 2^−22 near 1."""
     if INTERPRETED or x.dtype == tl.float64:
         return tl.log2(x)
     else:
@@ -264,7 +263,7 @@ def log2(x):
 
 @triton.jit
 def gain(field, weight, MAXIMISE: tl.constexpr):
-    """Return log(1 + e^(field + weight)) − log(1 + e^field), or the same of maxima, without cancellation."""
+    """Return log(1 + e^(field + weight)) − log(1 + e^field), or the max-product form, accurately."""
     up = tl.minimum(tl.maximum(field + weight, 0.0), weight)
     down = tl.maximum(-tl.maximum(field, 0.0), weight)
     gained = tl.where(weight > 0, up, down)
@@ -276,7 +275,7 @@ def gain(field, weight, MAXIMISE: tl.constexpr):
 
 @triton.jit
 def probabilities(log_odds):
-    """Return the probability of 1 and the complement, equally precise."""
+    """Return the probabilities of 1 and of 0, both with full precision."""
     tail = tl.exp(-tl.abs(log_odds))
     one = reciprocal(1.0 + tail)
     less = tail * one
@@ -285,17 +284,16 @@ def probabilities(log_odds):
 
 @triton.jit
 def log1p(x):
-    """Return log(1 + x) for x > −1, with a correction of the sum's rounding."""
+    """Return log(1 + x) for x > −1, with a correction for the rounding of 1 + x."""
     total = 1.0 + x
     return tl.log(total) + (x - (total - 1.0)) / total
 
 
 @triton.jit
 def columns_of_a_tile(COLUMNS: tl.constexpr, NEIGHBOURS: tl.constexpr):
-    """Return the numbers of the columns, neighbours along a second axis.
+    """Return the column numbers with shape (groups, neighbours).
 
-    Tiles have the axes (rows, groups, neighbours), so a row's sums stay in the tile's layout: reshaping a
-    tile went through shared memory, in code compiled for 9.0.
+    Tiles have the axes (rows, groups, neighbours); sums of rows then need no reshaping.
     """
     return tl.arange(0, COLUMNS // NEIGHBOURS)[:, None] * NEIGHBOURS + tl.arange(0, NEIGHBOURS)[None]
 
@@ -308,7 +306,7 @@ def sum_of_row(x):
 
 @triton.jit
 def log2_of_product(x):
-    """Return Σ log₂ x of each row; for float32 in integer multiples of 2^−24, against cancellation."""
+    """Return Σ log₂ x of each row; for float32 as integer multiples of 2^−24, to avoid cancellation."""
     product = multiply_neighbours(x)
     whole, part = exponent(product), log2(mantissa(product))
     if x.dtype == tl.float64:
@@ -327,26 +325,26 @@ def log_of_product(x):
 
 @triton.jit
 def with_log2(bias, total):
-    """Return bias + log 2 · total of :func:`log2_of_product`, accurate despite cancellation."""
+    """Return bias + log 2 · total for a result of :func:`log2_of_product`, accurate despite cancellation."""
     if bias.dtype == tl.float64:
         return bias + total * LOG_2
     else:
         whole = (total >> 24).to(tl.int32).to(tl.float32)
         part = (total.to(tl.int32) & 0xFFFFFF).to(tl.float32)
-        # 0.6875 has so few digits that its product with a whole number below 2^20 is exact, and so is the sum
-        # with a bias that nearly cancels it.
+        # 0.6875 has so few digits that the product with a whole number below 2^20 is exact. The sum with a
+        # bias that nearly cancels the product is exact, too.
         return (bias + whole * 0.6875) + (whole * (LOG_2 - 0.6875) + part * (LOG_2 / 0x1000000))
 
 
 @triton.jit
 def largest_of_columns(x):
-    """Return the maximum of each group of neighbours."""
+    """Return the maximum of each group of neighbouring columns."""
     return tl.max(tl.max(x, axis=2), axis=0)
 
 
 @triton.jit
 def multiply_neighbours(x):
-    """Return the product along a tile's last axis, of length a power of two, 16 at most."""
+    """Return the product along the last axis of a tile, of length a power of two up to 16."""
     for _ in tl.static_range(4):
         if x.shape[2] > 1:
             one, other = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], x.shape[2] // 2, 2)))
@@ -356,7 +354,7 @@ def multiply_neighbours(x):
 
 @triton.jit
 def multiply_rows(x):
-    """Return the product along a tile's first axis, of length a power of two, 32 at most."""
+    """Return the product along the first axis of a tile, of length a power of two up to 32."""
     for _ in tl.static_range(5):
         if x.shape[0] > 1:
             pairs = tl.reshape(x, (x.shape[0] // 2, 2, x.shape[1], x.shape[2]))
@@ -367,7 +365,7 @@ def multiply_rows(x):
 
 @triton.jit
 def exponent(x):
-    """Return log₂ x of positive normal numbers to the nearest integer, within 1/2."""
+    """Return log₂ x of positive normal numbers, rounded to the nearest integer."""
     if x.dtype == tl.float64:
         return (((x.to(tl.int64, bitcast=True) + ABOVE_DOUBLE) >> 52) - 1023).to(tl.int32)
     else:
@@ -376,7 +374,7 @@ def exponent(x):
 
 @triton.jit
 def mantissa(x):
-    """Return x / 2^exponent(x), in [√½, √2), of positive normal numbers: logarithms of many sum to little."""
+    """Return x / 2^exponent(x), in [√½, √2), of positive normal numbers; the logarithm is near 0."""
     if x.dtype == tl.float64:
         bits = x.to(tl.int64, bitcast=True)
         bits = ((bits + ABOVE_DOUBLE) & 0xFFFFFFFFFFFFF) + (0x3FF0000000000000 - ABOVE_DOUBLE)

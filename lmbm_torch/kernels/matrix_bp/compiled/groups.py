@@ -1,19 +1,20 @@
-"""Matrix belief propagation compiled for the CPU: one pass over the messages per iteration.
+"""Matrix belief propagation compiled for the CPU, with one pass over the messages per iteration.
 
-For each instance a matrix of messages to the visible units is stored, one row per hidden unit. A pass over
-the rows computes the visible units' messages to the hidden unit, the hidden unit's belief, and the new
-messages, which replace the old messages and are gathered by columns for the visible units' next beliefs. In
-odds a message takes a dozen multiplications and additions and one division per iteration, nothing
-transcendental: a unit of probability τ with incoming message r along a weight log a answers
+An instance stores the messages to visible units, a matrix with a row for each hidden unit. A pass computes
+for each row the messages from visible units to the hidden unit, the belief of the hidden unit, and the new
+messages. New messages replace old messages, and products by columns give the next beliefs of the visible
+units. If messages are odds, each takes about twelve multiplications and additions and one division per
+iteration, but no exponential: for an incoming message r along a weight log a, a unit of probability τ sends
+the outgoing message (its answer)
 
     N / D,    N = r (1 − τ) + a τ,    D = r (1 − τ) + τ,
 
 and a unit of probability τ' answers N / D by (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief is a
-product of messages, stored as mantissa and exponent, so no field is too large or too finely balanced.
-Log-odds are used for messages beyond the range of odds, and for damped or max-product propagation.
+product of messages, stored as mantissa and exponent without overflow or loss of digits. Messages beyond the
+range of odds, damped messages and max-product messages are log-odds.
 
-Threads share the instances or, for few large instances, the rows of one instance at a time. Sums are taken in
-parts that depend on sizes only, so the number of threads changes no bit of the result.
+Threads share the instances or, for few large instances, the rows of an instance. Sums are divided into parts
+that depend only on sizes: results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -48,35 +49,34 @@ from lmbm_torch.kernels.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, P
 from lmbm_torch.kernels.threads import interruptible, share
 from lmbm_torch.memory import part_bytes
 
-# Rows are taken together as far as what is read of them stays in the second-level cache to be read again.
+# Bytes of the rows that are processed together, so that they stay in the second-level cache.
 _ROW_BYTES = 2**18
 
-# Rows are cut into parts of so many messages and instances into groups, neither into more than so many. Each
-# group has its own sum of pairwise beliefs, if they are asked for, all of them together so many bytes.
+# Number of messages in a part of the rows; below, largest numbers of parts and of groups of instances, and of
+# bytes for the sums of pairwise beliefs, of which each group has one.
 _PART_MESSAGES = 2**16
 _MOST_PARTS = 64
-# Below so many messages an iteration is over before the threads have met twice.
+# With fewer messages, rows are not shared: an iteration is faster than two synchronisations of threads.
 _SHARED_MESSAGES = 3 * 2**20
 _SUM_BYTES = 2**27
 
-# What is certain has odds of two to this, less the exponent of the largest message: twice their square is a
-# number. Up to so large messages it is as certain as 2e-6 in float32, as rounding in float64.
+# A certain unit has odds of 2 to this power, divided by the largest message, so that twice the square does
+# not overflow. The probability is then 1 up to 2e-6 in float32, and up to rounding in float64.
 _MOST_POWER = {torch.float32: 62, torch.float64: 510}
 _WIDEST = {torch.float32: 15.0, torch.float64: 150.0}
 
-# Rows that a thread encodes at a time.
+# Number of rows that a thread converts to odds at a time.
 _ENCODED = 64
 
-# To begin a group takes about as long as so many messages of an iteration.
+# Starting a group takes as long as this number of messages in an iteration.
 _GROUP_MESSAGES = 2**19
-# A sum of pairwise beliefs takes as long as about three iterations of an instance: a tenth of these, where a
-# third to a half of all are needed.
+# Number of iterations in whose time a sum of pairwise beliefs counts as cheap enough for a group of its own.
 _SUM_ITERATIONS = 64
 
 
 @compiled
 def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, last):
-    """Propagate instances one after another in the current thread."""
+    """Run belief propagation on instances one after another, in the current thread."""
     parts = len(bounds) - 1
     for row in range(first, last):
         if instances.stop[0]:
@@ -105,12 +105,12 @@ def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, 
 
 
 def _propagate_rows(model, state, scratch, instances, bounds, pair_sum, first, last):
-    """Propagate instances one after another, with each instance's rows shared by all threads."""
+    """Run belief propagation on instances one after another; all threads share the rows of each instance."""
     parts = range(len(bounds) - 1)
     for row in range(first, last):
         messages = instances.messages[row] if len(instances.messages) > 0 else scratch
         iteration, residual = 0, math.inf
-        # Memory is fetched where it is first written: by all threads.
+        # All threads write the messages first, so that memory is close to the core that uses it.
         if not model.silent:
             share(parts, partial(set_messages, model, messages, bounds))
         start(model, state, instances, row, messages)
@@ -129,13 +129,13 @@ def _propagate_rows(model, state, scratch, instances, bounds, pair_sum, first, l
 
 
 def propagate(problem: Problem) -> Beliefs:
-    """Run belief propagation, for tensors on the CPU."""
+    """Run belief propagation for tensors on the CPU."""
     (num_visible, num_hidden), dtype, widest = problem.coupling.shape, problem.visible.dtype, _spread(problem)
     in_odds = problem.product is not Product.MAX and problem.damping == 0
     if in_odds and widest <= ODDS_LIMIT[dtype] and lanes.suits(problem):
         return lanes.propagate(problem, int(LOG_RANGE[dtype] / max(widest, 1.0)))
     if in_odds and dtype == torch.float32 and _WIDEST[dtype] < widest <= _WIDEST[torch.float64]:
-        # Twice the memory and time; log-odds would take many times as long.
+        # Messages exceed the range of float32: float64 takes twice as long, log-odds far longer.
         return converted(propagate(converted(problem, torch.float64)), dtype)
     in_odds = in_odds and widest <= _WIDEST[dtype]
     columns = -(-num_visible // PADDING) * PADDING
@@ -145,7 +145,7 @@ def propagate(problem: Problem) -> Beliefs:
 
 
 def _propagate(problem: Problem, model: Model) -> Beliefs:
-    """Run belief propagation with an encoded model."""
+    """Run belief propagation with weights that are already converted."""
     batch, (num_hidden, columns), in_odds = len(problem.visible), model.weight.shape, model.in_odds
     instances = _instances(problem, in_odds, columns)
     parts = _parts(num_hidden, columns)
@@ -185,7 +185,7 @@ def _parts(rows: int, columns: int) -> int:
 
 
 def _power_of_two(count: int) -> int:
-    """Return the least power of two that is at least ``count``, shared evenly by two or four threads."""
+    """Round ``count`` up to a power of two, which two or four threads can share evenly."""
     return 1 << (count - 1).bit_length()
 
 
@@ -199,7 +199,7 @@ def _model(problem: Problem, widest: float, in_odds: bool, weight: np.ndarray) -
         in_odds=in_odds,
         maximise=problem.product is Product.MAX,
         decide=problem.product is Product.MIXED,
-        # So that (m + w own)², with a message m and a weight w, is a number of the weights' type.
+        # Limit the odds, so that (m + w own)², for messages m and weights w, does not overflow.
         most_odds=2.0 ** (_MOST_POWER[dtype] - math.ceil(widest / math.log(2))),
         damping=problem.damping,
         rows_at_a_time=rows_at_a_time,
@@ -241,7 +241,7 @@ def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
 
 
 def _encode(values: Tensor, in_odds: bool, rows: np.ndarray) -> None:
-    """Convert log-odds (…, visible, hidden) to padded rows (matrices, hidden, columns), in odds if used."""
+    """Convert log-odds (…, visible, hidden) to padded rows (…, hidden, columns) of odds or log-odds."""
     matrices = values.contiguous().numpy().reshape(-1, *values.shape[-2:])
     num_hidden = rows.shape[1]
 
@@ -253,7 +253,7 @@ def _encode(values: Tensor, in_odds: bool, rows: np.ndarray) -> None:
 
 
 def _spread(problem: Problem) -> float:
-    """Return the largest possible |message|; by NumPy, because torch's threads would keep spinning."""
+    """Return the largest possible |message|, by NumPy, because torch's threads would keep spinning."""
     given = [problem.coupling] if problem.start is None else [problem.coupling, problem.start]
     return max(float(max(-values.numpy().min(), values.numpy().max())) for values in given)
 

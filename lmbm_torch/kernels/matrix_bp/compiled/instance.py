@@ -1,7 +1,6 @@
 """Belief propagation on one restricted Boltzmann machine with a :class:`~.state.State`.
 
-An iteration is a pass over all parts of the rows (:func:`iterate`) and the visible units' new beliefs
-(:func:`believe`).
+An iteration is a pass over all rows (:func:`iterate`), then new beliefs of visible units (:func:`believe`).
 """
 
 from __future__ import annotations
@@ -36,17 +35,16 @@ from lmbm_torch.kernels.matrix_bp.compiled.rows import (
 )
 from lmbm_torch.kernels.matrix_bp.compiled.vectors import pointer
 
-# Rows are padded with neutral messages, up to a multiple of a few vector registers.
+# Rows are padded with neutral messages to a multiple of this length, which is a few vector registers.
 PADDING = 32
 
-# Odds about 2^±this have a complement that is not 0 in float64.
+# Powers of 2 are clipped to ±this, so that neither a probability nor its complement is 0 in float64.
 _POWERS = 1000.0
 
-# Rows that go through a tile together, at most: they wait less for each other's beliefs, and stay in the
-# first-level cache.
+# Largest number of rows processed together; they hide latencies, and fit into the first-level cache.
 MOST_ROWS = 4
 
-# Rows whose messages are added up in the weights' type before float64 takes them.
+# Number of rows whose messages are summed in the precision of the weights before they are added in float64.
 _SUMMED_ROWS = 64
 
 _LOG_2 = math.log(2.0)
@@ -54,14 +52,14 @@ _LOG_2 = math.log(2.0)
 
 @compiled
 def set_messages(model, messages, bounds, part):
-    """Set a part of the rows to neutral messages, if no initial messages were given."""
+    """Set a part of the rows to neutral messages if there are no initial messages."""
     if not model.warm:
         messages[bounds[part] : bounds[part + 1]] = 1.0 if model.in_odds else 0.0
 
 
 @compiled
 def start(model, state, instances, row, messages):
-    """Compute the beliefs before the first iteration, from initialised messages."""
+    """Compute the beliefs before the first iteration from the initial messages."""
     _set_biases(model, state.visible, instances.visible[row])
     _set_biases(model, state.hidden, instances.hidden[row])
     copy(instances.init[row] if len(instances.init) > 0 else instances.hidden[row], state.hidden.field)
@@ -89,14 +87,14 @@ def _set_biases(model, units, bias):
         units.bias_mantissa[i], units.bias_power[i] = 1.0, bias[i]
         if model.in_odds:
             units.bias_power[i] = np.floor(bias[i] / _LOG_2)
-            # From −log 2 to 0 but where an enormous bias was rounded.
+            # This value is from −log 2 to 0, except after rounding of a huge bias.
             below = bias[i] - (units.bias_power[i] + 1) * _LOG_2
             units.bias_mantissa[i] = 2 * exp(min(max(below, -_LOG_2), 0.0))
 
 
 @compiled
 def believe(model, state):
-    """Compute the visible units' beliefs from all rows' answers, and the odds or log-odds for messages."""
+    """Compute the beliefs of visible units from the messages of all rows, and the odds used for messages."""
     units, known, product, total = state.visible, state.known, state.product, state.total
     mantissas, powers, own, field = units.mantissa, units.power, units.own, units.field
     copy(units.bias_mantissa, mantissas)
@@ -114,7 +112,7 @@ def believe(model, state):
             own[i] = min(_odds(mantissas[i], powers[i]), model.most_odds)
     if model.decide:
         for i in range(len(known)):
-            # Of the same sign as the log-odds, in odds too: a mantissa is less than 2, a power whole.
+            # The sum has the sign of the log-odds: the power is an integer, and the mantissa in [1, 2).
             is_one = powers[i] + (mantissas[i] - 1) > 0
             own[i], field[i] = model.most_odds if is_one else 0.0, np.inf if is_one else -np.inf
     for i in range(len(known)):
@@ -130,7 +128,7 @@ def _odds(value, power):
 
 @compiled_part
 def _largest(values):
-    """Return the maximum of a matrix with rows of whole blocks: vectorised along a block."""
+    """Return the maximum of a matrix with rows of whole blocks, by a vectorised loop."""
     largest = np.zeros(PADDING)
     for row in range(values.shape[0]):
         for start in range(0, values.shape[1], PADDING):
@@ -141,7 +139,7 @@ def _largest(values):
 
 @compiled
 def judge(model, state, iteration):
-    """Return the residual, infinite without a previous iteration."""
+    """Return the largest change of a message; infinity if there was no previous iteration."""
     change = _largest(state.change)
     if model.in_odds:
         change = math.log1p(change)
@@ -150,7 +148,7 @@ def judge(model, state, iteration):
 
 @compiled
 def begin(model, state, messages, bounds, part):
-    """Run the first iteration for a part of the rows, without messages from visible units."""
+    """Run the first iteration for a part of the rows if there are no messages from visible units."""
     state.product[part] = 1.0
     state.total[part] = 0.0
     if model.in_odds:
@@ -218,8 +216,8 @@ def iterate(model, state, messages, bounds, part):
         _iterate_log_odds(model, state, messages, first, last, part)
 
 
-# Arrays are taken out of their tuples before a loop, and what a loop calls is given pointers: else references
-# to the arrays would be counted there, which is a third of the time at 800 units.
+# Arrays are taken out of their tuples before loops, and loops pass pointers. Otherwise numba would count
+# references to the arrays inside loops, which takes a third of the time with 800 units.
 
 
 @compiled_part
@@ -294,7 +292,7 @@ def _iterate_maxima(model, state, messages, first, last, part):
 
 @compiled
 def finish(model, state, instances, row, messages, pair_sum, bounds, part):
-    """Compute the hidden units' beliefs and the requested outputs of a part of the rows."""
+    """Compute the beliefs of hidden units and the requested outputs for a part of the rows."""
     to_hidden, pair_weight = instances.to_hidden[row], instances.pair_weights[row]
     first, last = bounds[part], bounds[part + 1]
     if model.in_odds:
@@ -373,7 +371,7 @@ def conclude(model, state, instances, row):
     value += _normalisers(visible, state.known, model.decide or model.maximise)
     value += _normalisers(hidden, np.full(len(hidden), np.nan), model.maximise)
     if model.in_odds:
-        # The rows' values are of pairs times the messages in them, each pair with the sum of its unit's odds.
+        # The values of the rows contain the messages, which are subtracted here.
         value -= _sum_of_differences(visible, instances.visible[row])
         value -= len(state.row_value) * _sum_of_log_complements(state.visible.own)
     instances.log_partition[row] = value

@@ -1,7 +1,7 @@
-"""Belief propagation on many small restricted Boltzmann machines side by side, in odds.
+"""Belief propagation on many small restricted Boltzmann machines in parallel, with messages in odds.
 
-For short rows a vector register holds the same message of several instances, one in each lane, instead of
-several messages of one instance. The mathematics is described in
+A lane is one number of a vector register. If rows are short, the lanes of a register hold the same message of
+several instances, instead of several messages of one instance. For the mathematics see
 :mod:`~lmbm_torch.kernels.matrix_bp.compiled.groups`. Lanes do not affect each other: a converged instance
 stays unchanged until all instances of the block have converged.
 """
@@ -20,51 +20,50 @@ from lmbm_torch.kernels.matrix_bp.compiled.rows import exp, exponent, log_of_rat
 from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, Product
 from lmbm_torch.kernels.threads import interruptible, share
 
-# The number of lanes is a multiple of what a register holds; to set up a loop over fewer takes as long as the
-# loop itself.
+# The number of lanes is a multiple of this, which fills a vector register; shorter loops are inefficient.
 _REGISTER = 16
 _MOST_LANES = 64
 
-# All messages of the instances that are taken together stay in the second-level cache.
+# Bytes for the messages of all instances of a block, so that they stay in the second-level cache.
 _CACHE_BYTES = 2**19
 
-# With fewer instances too many lanes would be empty.
+# Smallest number of instances; with fewer instances, too many lanes would be empty.
 _FEWEST = 16
 
-# Where there are enough instances, at least so many blocks of lanes, to share among threads.
+# If there are enough instances, there are at least this number of blocks, which threads share.
 _BLOCKS = 4
 
-# Factors multiplied before the product's exponent is taken out, which bounds the rounding error.
+# Number of factors after which the exponent of a product is extracted, which bounds the rounding error.
 _MOST_FACTORS = 16
 
 # Exponents are clipped to ±this, so that no probability of 0 or 1 is exact in float64.
 _POWERS = 1000.0
 _LOG_2 = math.log(2.0)
 
-# Messages of all iterations that are over too soon for anybody to interrupt: within some 0.1 s.
+# With fewer messages in all iterations, the call takes about 0.1 s, and need not be interruptible.
 LONG_WORK = 2**28
 
 
 class _Model(NamedTuple):
     """The model and the settings shared by all instances."""
 
-    weight: np.ndarray  # (hidden, visible), in odds
-    warm: bool  # whether messages to start from were given
-    decide: bool  # whether visible units are decided
-    factors: int  # messages that can be multiplied before the product's exponent is taken out
+    weight: np.ndarray  # (hidden, visible), as odds
+    warm: bool  # whether there are initial messages
+    decide: bool  # whether visible units are maximised instead of summed (mixed product)
+    factors: int  # number of messages that can be multiplied without overflow
     num_iters: int
     tol: float
 
 
 class _Instances(NamedTuple):
-    """Inputs and outputs, lane by lane; float64 unless another type is given.
+    """Inputs and outputs of all instances; float64 unless another type is given.
 
-    All blocks of lanes have a first axis in front of the shapes below.
+    The first axis, before the shapes below, is the block of lanes.
     """
 
     visible: np.ndarray  # (visible, lanes) log-potentials
     hidden: np.ndarray  # (hidden, lanes) log-potentials
-    init: np.ndarray  # (hidden or 0, lanes) log-odds that the first answers are of
+    init: np.ndarray  # (hidden or 0, lanes) log-odds of hidden units for the first messages
     known: np.ndarray  # (visible, lanes) of {0, 1, NaN}
     pair_weights: np.ndarray  # (lanes,) of the weights' type
     moving: np.ndarray  # (lanes,) bool
@@ -75,7 +74,7 @@ class _Instances(NamedTuple):
     log_partition: np.ndarray  # (lanes,)
     num_iters: np.ndarray  # (lanes,)
     residual: np.ndarray  # (lanes,)
-    stop: np.ndarray  # (1,) bool: once it is true, the rest is left undone
+    stop: np.ndarray  # (1,) bool: if it becomes true, the work ends early
 
 
 class _Visible(NamedTuple):
@@ -83,14 +82,14 @@ class _Visible(NamedTuple):
 
     bias_mantissa: np.ndarray
     bias_power: np.ndarray
-    product: np.ndarray  # of all messages to a unit, with ``power``
+    product: np.ndarray  # product of all messages to a unit, with ``power``
     power: np.ndarray
-    own: np.ndarray  # the probability of 1 that the messages see
-    rest: np.ndarray  # its complement
+    own: np.ndarray  # probability of 1, as used for messages
+    rest: np.ndarray  # 1 − own
 
 
 def suits(problem: Problem) -> bool:
-    """Return whether there are many instances, each small."""
+    """Return whether there are many small instances, for which this kernel is fastest."""
     return len(problem.visible) >= _FEWEST and _fitting(problem) >= 2 * _REGISTER
 
 
@@ -100,7 +99,7 @@ def _fitting(problem: Problem) -> int:
 
 
 def propagate(problem: Problem, factors: int) -> Beliefs:
-    """Run belief propagation in odds; products of up to ``factors`` odds must be normal numbers."""
+    """Run belief propagation in odds; products of up to ``factors`` odds must not overflow or underflow."""
     (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
     dtype, keeps = problem.visible.dtype, problem.keep_messages
     lanes = min(_fitting(problem), _MOST_LANES, -(-batch // (_BLOCKS * _REGISTER)) * _REGISTER)
@@ -171,7 +170,7 @@ def propagate(problem: Problem, factors: int) -> Beliefs:
 
 
 def _first_fields(problem: Problem) -> Tensor:
-    """Return log-odds within the range of float64 odds, if given."""
+    """Return the given log-odds for the first messages, clipped to the range of odds in float64."""
     if problem.init is None:
         return problem.hidden[:, :0].double()
     return problem.init.double().logit().clamp(-_POWERS * _LOG_2, _POWERS * _LOG_2)
@@ -215,8 +214,7 @@ def _propagate_block(model, instances, messages):
         for lane in range(len(moving)):
             if moving[lane]:
                 num_iters[lane] = iteration + 1
-                # Without messages to start from, the first answers ignore the visible units: that nothing
-                # changes then proves nothing.
+                # The first iteration without initial messages ignores visible units, and proves nothing.
                 if iteration > 0 or model.warm:
                     residual[lane] = math.log1p(change[lane])
                 moving[lane] = residual[lane] > model.tol
@@ -233,13 +231,13 @@ def _split(fields, mantissas, powers):
     for i in range(fields.shape[0]):
         for lane in range(fields.shape[1]):
             powers[i, lane] = np.floor(fields[i, lane] / _LOG_2)
-            # From 0 to log 2 but where an enormous field was rounded.
+            # The difference is from 0 to log 2, except after rounding of a huge field.
             mantissas[i, lane] = math.exp(min(max(fields[i, lane] - powers[i, lane] * _LOG_2, 0.0), _LOG_2))
 
 
 @fast_part
 def _gather(messages, factors, product, power):
-    """Compute the product of all rows' messages."""
+    """Compute the product of the messages of all rows."""
     product[:], power[:] = 1.0, 0.0
     for j in range(messages.shape[0]):
         for i in range(messages.shape[1]):
@@ -252,7 +250,7 @@ def _gather(messages, factors, product, power):
 
 @inlined
 def _flush(product, power):
-    """Move the exponents of ``product`` to ``power``."""
+    """Move the exponents of ``product`` to ``power``; further products then do not overflow."""
     for i in range(product.shape[0]):
         for lane in range(product.shape[1]):
             power[i, lane] += exponent(product[i, lane])
@@ -261,7 +259,7 @@ def _flush(product, power):
 
 @fast_part
 def _believe(visible, known, decide):
-    """Compute the visible units' probabilities for messages from all rows' answers."""
+    """Compute the probabilities of visible units, as used for messages, from the messages of all rows."""
     bias_mantissa, bias_power, product, power, own, rest = visible
     for i in range(own.shape[0]):
         for lane in range(own.shape[1]):
@@ -271,8 +269,8 @@ def _believe(visible, known, decide):
             none = 1 / (1 + odds)
             one = odds * none
             if decide:
-                # The sum has the sign of the log-odds, whole + log2(mantissa): whole is an integer, and the
-                # mantissa is at least 1 and below 2.
+                # This sum has the sign of the log-odds, whole + log2(mantissa), because whole is an integer
+                # and the mantissa is in [1, 2).
                 one = 1.0 if whole + (mantissa(value) - 1) > 0 else 0.0
                 none = 1 - one
             free = known[i, lane] != known[i, lane]
@@ -289,7 +287,7 @@ def _align(product, power):
 
 @inlined
 def _hear(weight, messages, own, rest, factors, above, below, above_power, below_power):
-    """Compute a hidden unit's incoming odds, above / below · 2^(above_power − below_power), from a row."""
+    """Compute the product of messages to a hidden unit, above / below · 2^(above_power − below_power)."""
     above[:], below[:], above_power[:], below_power[:] = 1.0, 1.0, 0.0, 0.0
     for i in range(np.uint64(own.shape[0])):
         w = weight[i]
@@ -339,7 +337,7 @@ def _iterate(model, messages, visible, bias_mantissa, bias_power, moving, change
 
 @fast_part
 def _finish(model, instances, messages, own, rest):
-    """Compute the hidden units' log-odds, the rows' part of the log partition, and the optional outputs."""
+    """Compute log-odds of hidden units, their part of the log partition, and the requested outputs."""
     weight, factors, hidden, pair_weights = (
         model.weight,
         model.factors,
@@ -377,7 +375,7 @@ def _finish(model, instances, messages, own, rest):
 
 @fast_part
 def _conclude(instances, visible, decide):
-    """Compute the visible units' log-odds, and the units' part of the log partition."""
+    """Compute log-odds of visible units, and their part of the log partition."""
     bias_mantissa, bias_power, product, power, _, _ = visible
     bias, known, log_partition = instances.visible, instances.known, instances.log_partition
     field_out = instances.visible_out
@@ -389,7 +387,7 @@ def _conclude(instances, visible, decide):
             field_out[i, lane] = field
             tail = 0.0 if decide else log_of_ratio(exp(-abs(field)), 0.0)
             free = known[i, lane] != known[i, lane]
-            # The rows' parts are of pairs times the messages in them.
+            # The parts of the rows contain the messages, which are subtracted here.
             log_partition[lane] += (max(field, 0.0) + tail if free else known[i, lane] * field) - (
                 field - bias[i, lane]
             )

@@ -1,14 +1,14 @@
-"""Matrix belief propagation with all messages of an instance in the registers of a cluster of blocks.
+"""Matrix belief propagation on a GPU, with all messages in the registers of a cluster of blocks.
 
 The kernel (``resident.cu``, CUDA, compiled by NVRTC for the sizes of a model) neither reads nor writes
 messages between iterations: eight blocks of a device of compute capability 9.0 hold the 784 × 256 messages of
-an instance, and all iterations of all instances are one launch. Messages are odds, and sums are float32: if
-messages of sum U cancel, a belief's log-odds are off by some 1e-7 U. On the host beliefs of 784 × 256 units
-are within 3e-6 of float64, and within 5e-6 with every reciprocal and logarithm as coarse as on a device.
+an instance, and all iterations of all instances are one launch. Messages are odds, and sums are float32. If
+messages with Σ |log-odds| = U cancel, the log-odds of a belief have an error of about 1e-7 U. On the CPU,
+beliefs of 784 × 256 units have errors of 3e-6, and 5e-6 with the coarse logarithms of a GPU.
 
-Chosen wherever supported (:func:`suits`): on an H200 1.1 to 2.8 times as fast as the streaming kernel for
-models from 30 × 30 to 784 × 256 and 1 to 4,096 instances. Arithmetic and order of exchanges are also tested
-on the host, with the same source compiled with fibers for threads.
+The kernel is used for all supported problems (:func:`suits`): on an H200, 1.1 to 2.8 times as fast as the
+streaming kernel for models from 30 × 30 to 784 × 256 and 1 to 4,096 instances. Tests also compile the same
+source for the CPU, with fibers instead of threads.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from lmbm_torch.kernels.matrix_bp import plain
 from lmbm_torch.kernels.matrix_bp.plain import LOG_RANGE, Beliefs, Problem, Product, spread
 from lmbm_torch.kernels.nvrtc import Kernel, is_installed, kept
 
-# What a cluster has room for: 32 hidden units in each of eight blocks, and in each of the sixteen warps of a
-# block as many visible units as a thread's registers hold messages.
+# Largest sizes that fit a cluster: 52 visible units for each of the 16 warps of a block, because a thread
+# holds 52 messages in registers; 32 hidden units for each of eight blocks.
 MOST_VISIBLE, MOST_HIDDEN = 16 * 52, 8 * 32
 
-# Messages that are multiplied before a logarithm is taken.
+# Number of messages that are multiplied before a logarithm is taken.
 _FACTORS = 4
 
-# Iterations between two looks at the largest change; the last one is looked at as well.
+# Number of iterations between two checks of convergence; the last iteration is also checked.
 _LOOK_EVERY = 4
 
-# The kernel, and the instructions of a device that it calls.
+# Source of the kernel, and of the device instructions that the kernel calls.
 KERNEL, DEVICE = (Path(__file__).with_name(name) for name in ("resident.cu", "resident_device.cuh"))
 
 _WARPS = 16
@@ -47,9 +47,9 @@ def source(num_visible: int, num_hidden: int) -> str:
 
 
 def suits(problem: Problem) -> bool:
-    """Return whether the kernel supports the problem, and is the faster kernel."""
+    """Return whether the kernel supports the problem, and is faster than the streaming kernel."""
     if problem.visible.shape[1] < _WARPS or not is_installed():
-        # Warps without a visible unit have nothing to do.
+        # With so few visible units, some warps would have none, and the other kernel is faster.
         return False
     try:
         check(problem)
@@ -59,14 +59,14 @@ def suits(problem: Problem) -> bool:
 
 
 def propagate(problem: Problem) -> Beliefs:
-    """Run sum-product propagation, for tensors on a CUDA device.
+    """Run sum-product propagation for tensors on a CUDA device.
 
-    An instance stops only at every fourth iteration, once no message changes by more than ``tol``.
+    Convergence (no message changes by more than ``tol``) is checked only at every fourth iteration.
 
     Raises:
-        ValueError: an unsupported model, device or setting.
+        ValueError: the model, the device or a setting is not supported.
         ImportError: NVRTC is not installed.
-        RuntimeError: CUDA's driver refuses the kernel.
+        RuntimeError: the CUDA driver refuses the kernel.
     """
     check(problem)
     (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
@@ -106,7 +106,7 @@ def check(problem: Problem) -> None:
     """Check that the kernel supports the problem.
 
     Raises:
-        ValueError: an unsupported model, device or setting.
+        ValueError: the model, the device or a setting is not supported.
     """
     _check_device(problem.visible.device)
     if problem.visible.dtype != torch.float32:
@@ -114,14 +114,14 @@ def check(problem: Problem) -> None:
     sizes = (problem.visible.shape[1], problem.hidden.shape[1])
     if sizes[0] > MOST_VISIBLE or sizes[1] > MOST_HIDDEN:
         raise ValueError(
-            f"backend: 'resident' expects at most {MOST_VISIBLE} visible and {MOST_HIDDEN} hidden units,"
-            f" got {sizes[0]} and {sizes[1]}"
+            f"backend: 'resident' expects at most {MOST_VISIBLE} visible and {MOST_HIDDEN} hidden units, "
+            f"got {sizes[0]} and {sizes[1]}"
         )
     if problem.product is not Product.SUM or problem.damping > 0:
         raise ValueError("backend: 'resident' supports only sum-product propagation without damping")
     is_started = problem.start is not None or problem.init is not None
     if is_started or problem.keep_messages or problem.pair_weights is not None:
-        raise ValueError("backend: 'resident' supports no init, no kept messages and no pairwise beliefs")
+        raise ValueError("backend: 'resident' supports no init, no kept messages, no pairwise beliefs")
     most = LOG_RANGE[torch.float32] / _FACTORS
     if (widest := spread(problem)) > most:
         raise ValueError(
@@ -135,8 +135,8 @@ def _check_device(device: torch.device) -> None:
     capability = torch.cuda.get_device_capability(device)
     if capability != divmod(_CAPABILITY, 10):
         raise ValueError(
-            "backend: 'resident' expects a device of compute capability 9.0,"
-            f" got {capability[0]}.{capability[1]}"
+            "backend: 'resident' expects a device of compute capability 9.0, got "
+            f"{capability[0]}.{capability[1]}"
         )
 
 
@@ -146,19 +146,19 @@ def blocks(num_hidden: int) -> int:
 
 
 def columns(num_visible: int) -> int:
-    """Return the number of messages of a thread."""
+    """Return the number of messages that a thread holds."""
     return -(-num_visible // _WARPS)
 
 
 def shared_bytes(num_visible: int, num_hidden: int) -> int:
-    """Return the bytes of the kernel's ``struct Shared``."""
+    """Return the size of the kernel's ``struct Shared`` in bytes."""
     padded, of_cluster = -(-columns(num_visible) // 4) * 4, blocks(num_hidden)
     sums = 2 * of_cluster * (num_visible + _WARPS) + 3 * _WARPS * 32
     return -(-4 * (padded * (32 + 2) * _WARPS + sums) // 16) * 16
 
 
 def _clusters(problem: Problem) -> int:
-    """Return the number of clusters: the instances, or the most that run at once to avoid waiting."""
+    """Return the number of clusters: one per instance, but not more than can run at the same time."""
     (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
     with torch.cuda.device_of(problem.visible):
         return max(1, min(batch, _most_clusters(num_visible, num_hidden, torch.cuda.current_device())))
@@ -185,6 +185,6 @@ def _launch(
 
 @cache
 def _kernel(num_visible: int, num_hidden: int, device: int) -> Kernel:
-    """Compile for the sizes of a model once, and load on the current device, ``device``."""
+    """Compile the kernel for the sizes of a model (once), and load the code on the current ``device``."""
     code = kept(source(num_visible, num_hidden), _CAPABILITY)
     return Kernel(code, "resident", shared_bytes(num_visible, num_hidden))

@@ -1,11 +1,9 @@
 """The inner loops of :mod:`~lmbm_torch.kernels.matrix_bp.compiled.groups` on one row of messages.
 
 A row holds the messages between one hidden unit and all visible units (the columns). For odds and maxima,
-loops access memory through pointers, vector by vector
-(:mod:`~lmbm_torch.kernels.matrix_bp.compiled.vectors`): the two products of a hidden unit's incoming messages
-take two multiplications and six integer operations on exponents for every two vectors, and nothing is stored.
-Every further loop runs along a row without a branch or a library call, so LLVM vectorises the loop: hence
-polynomials for exponential and logarithm, and padded rows.
+loops access memory through pointers, one vector register at a time
+(:mod:`~lmbm_torch.kernels.matrix_bp.compiled.vectors`). LLVM vectorises all other loops, which run along
+padded rows, without branches or calls (polynomials approximate exponential and logarithm).
 """
 
 from __future__ import annotations
@@ -32,26 +30,26 @@ from lmbm_torch.kernels.matrix_bp.compiled.vectors import (
     sum_of_lanes,
 )
 
-# Columns that rows go through together: what belongs to them stays in the first-level cache, and what a lane
-# multiplies of mantissas, below 2 each, does not overflow a float32.
+# Number of columns that are processed together. Their data stay in the first-level cache, and the product of
+# mantissas (each below 2) in a lane of a vector does not overflow float32.
 TILE = 1024
 
-# A square of so many messages is transposed within the first-level cache.
+# Side of the squares in which a matrix is transposed, so that a square fits into the first-level cache.
 _BLOCK = 64
 
 _LOG_2_HIGH, _LOG_2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
-# Its exponential is about the least normal float64.
+# exp(−708) is about the smallest normal float64.
 _LEAST = -708.0
 
 
 def exponent(x: Any) -> Any:
-    """Return ⌊log₂ x⌋ of a positive normal number, in the number's type."""
-    raise TypeError(f"x: expected compiled code's float32 or float64, got {x!r}")
+    """Return ⌊log₂ x⌋ of a positive normal number, in the type of the number."""
+    raise TypeError(f"x: expected float32 or float64 in compiled code, got {x!r}")
 
 
 def mantissa(x: Any) -> Any:
     """Return x / 2^exponent(x), in [1, 2), of a positive normal number."""
-    raise TypeError(f"x: expected compiled code's float32 or float64, got {x!r}")
+    raise TypeError(f"x: expected float32 or float64 in compiled code, got {x!r}")
 
 
 @overload(exponent)
@@ -80,23 +78,23 @@ def _mantissa(x):
 
 @fast_part
 def power_of_two(x):
-    """Return 2^x for a whole float64 within the normal exponents."""
+    """Return 2^x for a whole number x (as float64) for which the result is a normal number."""
     return np.int64((np.int64(x) + 1023) << 52).view(np.float64)
 
 
 @inlined
 def _sums(messages, weight, offset, own):
-    """Return m + w own and m + own of a vector; the ratio is the message to a hidden unit."""
+    """Return m + w own and m + own for a vector of messages; the ratio is the message to a hidden unit."""
     message = load(messages, offset)
     return message + load(weight, offset) * own, message + own
 
 
 @inlined
 def hear_odds(messages, weight, offset, start, stop, own):
-    """Return mantissa and exponent of the product of a row's messages from visible units of some columns.
+    """Return the product of messages from visible units (some columns) of a row, as mantissa and exponent.
 
-    The row begins at ``offset``; ``own`` are the units' odds. The product is Π (m + w own) / Π (m + own); no
-    two factors of either product overflow.
+    The row begins at ``offset``; ``own`` has the odds of the units. The product is Π (m + w own) / Π (m +
+    own); products of two factors do not overflow.
     """
     step = lanes(own)
     numerator, denominator, power = ones(own), ones(own), exponents(ones(own))
@@ -113,7 +111,7 @@ def hear_odds(messages, weight, offset, start, stop, own):
 
 @inlined
 def weigh_odds(messages, weight, offset, start, stop, own):
-    """Return mantissas and exponents of the product in :func:`hear_odds`, and of the denominator alone."""
+    """Return mantissa and exponent of the product of :func:`hear_odds`, and of the denominator."""
     step = lanes(own)
     numerator, denominator = ones(own), ones(own)
     power_above, power_below = exponents(ones(own)), exponents(ones(own))
@@ -138,10 +136,9 @@ def weigh_odds(messages, weight, offset, start, stop, own):
 
 @inlined
 def answer_odds(messages, weight, offset, start, stop, own, hidden_own, hidden_rest, product, change):
-    """Compute a row's answers to the visible units of some columns, and gather by columns.
+    """Compute the new messages of a row to visible units (some columns), and multiply them into ``product``.
 
-    Gathered are products of the answers and, in the first vector of ``change``, the largest max(new / old,
-    old / new) − 1.
+    The largest max(new / old, old / new) − 1 is collected in the first vector of ``change``.
     """
     step = lanes(own)
     largest = load(change, np.uint64(0))
@@ -151,7 +148,7 @@ def answer_odds(messages, weight, offset, start, stop, own, hidden_own, hidden_r
         above, below = (old + w * one) * hidden_other, (old + one) * hidden_one
         answer = (above + w * below) / (above + below)
         low, high = least(answer, old), greatest(answer, old)
-        # Seldom, after the first rows: the other division takes as long as all the rest.
+        # This branch is rare after the first rows; without it, the second division would double the time.
         if any_above(high - low, largest * low):
             largest = greatest(largest, (high - low) / low)
         store(messages, offset + i, answer)
@@ -161,7 +158,7 @@ def answer_odds(messages, weight, offset, start, stop, own, hidden_own, hidden_r
 
 @inlined
 def first_answer_odds(messages, weight, offset, start, stop, hidden_own, hidden_rest, product):
-    """Compute the answers of :func:`answer_odds` without messages from visible units."""
+    """Compute the new messages as :func:`answer_odds` does, but ignore messages from visible units."""
     step = lanes(messages)
     hidden_one, hidden_other = broadcast(hidden_own), broadcast(hidden_rest)
     for i in range(start, stop, step):
@@ -172,7 +169,7 @@ def first_answer_odds(messages, weight, offset, start, stop, hidden_own, hidden_
 
 @inlined
 def tell_odds(messages, weight, offset, start, stop, own, told):
-    """Compute the messages, as odds, of visible units ``start`` to ``stop`` to the hidden unit of a row."""
+    """Compute messages (odds) of the visible units ``start`` to ``stop`` to the hidden unit of a row."""
     step = lanes(own)
     for i in range(start, stop, step):
         above, below = _sums(messages, weight, offset + i, load(own, i))
@@ -181,15 +178,15 @@ def tell_odds(messages, weight, offset, start, stop, own, told):
 
 @inlined
 def _max_gains(field, weight, zero):
-    """Return max(field + weight, 0) − max(field, 0), lane by lane; fields may be infinite."""
-    # Where the weight is positive the second is the weight, where negative the first.
+    """Return max(field + weight, 0) − max(field, 0) of vectors, elementwise; fields may be infinite."""
+    # If the weight is positive, ``down`` is the weight; if the weight is negative, ``up`` is the weight.
     up, down = least(greatest(field + weight, zero), weight), greatest(least(zero - field, zero), weight)
     return up + (down - weight)
 
 
 @inlined
 def hear_maxima(messages, weight, offset, columns, field, told):
-    """Return the sum of a row's messages from visible units of log-odds ``field``, written to ``told``."""
+    """Write max-product messages from visible units of log-odds ``field`` to ``told``; return their sum."""
     zero = ones(field) - ones(field)
     total = zero
     for i in range(np.uint64(0), columns, lanes(field)):
@@ -202,7 +199,7 @@ def hear_maxima(messages, weight, offset, columns, field, told):
 
 @inlined
 def first_answer_maxima(messages, weight, offset, columns, hidden_field, damping, total):
-    """Compute the answers of :func:`answer_maxima` without messages from visible units."""
+    """Compute the new messages as :func:`answer_maxima` does, but ignore messages from visible units."""
     zero, heard = ones(messages) - ones(messages), broadcast(hidden_field)
     renewed = ones(messages) - broadcast(damping)
     for i in range(np.uint64(0), columns, lanes(messages)):
@@ -213,9 +210,9 @@ def first_answer_maxima(messages, weight, offset, columns, hidden_field, damping
 
 @inlined
 def answer_maxima(messages, weight, offset, columns, told, hidden_field, damping, total, change):
-    """Compute a row's answers to visible units, and gather sums by columns and the largest changes.
+    """Compute the new max-product messages of a row to visible units, and add them to ``total``.
 
-    The largest changes are in the first vector of ``change``.
+    The largest changes are collected in the first vector of ``change``.
     """
     zero, heard, kept = ones(told) - ones(told), broadcast(hidden_field), broadcast(damping)
     largest = load(change, np.uint64(0))
@@ -231,7 +228,7 @@ def answer_maxima(messages, weight, offset, columns, told, hidden_field, damping
 
 @inlined
 def flush(product, total):
-    """Move the exponents of ``product`` to ``total``."""
+    """Move the exponents of ``product`` to ``total``; further products then do not overflow."""
     for i in range(product.shape[0]):
         total[i] += exponent(product[i])
         product[i] = mantissa(product[i])
@@ -239,16 +236,16 @@ def flush(product, total):
 
 @inlined
 def add_pairs_odds(messages, weight, j, own, scale, pairs):
-    """Add scale · P(v_i = 1 | h_j = 1) to row j."""
+    """Add scale · P(v_i = 1 | h_j = 1) to row j, from messages in odds."""
     for i in range(pairs.shape[1]):
         one = weight[j, i] * own[i]
         pairs[j, i] += scale * (one / (messages[j, i] + one))
 
 
-# Without reassociation, which would undo the reduction in two steps.
+# Reordering of operations is not allowed, because it would destroy the two-step reduction of the argument.
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def exp(x):
-    """Return e^x for x ≤ 0, to a few units in the last place, by e^x = 2^whole e^rest and the series."""
+    """Return e^x for x ≤ 0 up to a few units in the last place, by e^x = 2^whole · e^rest and a series."""
     x = max(x, _LEAST)
     whole = float(int(x * 1.4426950408889634 - 0.5))
     x = (x - whole * _LOG_2_HIGH) - whole * _LOG_2_LOW
@@ -260,7 +257,7 @@ def exp(x):
 
 @fast
 def log_of_ratio(one, other):
-    """Return log((1 + x) / (1 + y)) for x = ``one`` and y = ``other`` in [0, 1], by an arctanh series."""
+    """Return log((1 + x) / (1 + y)) for x = ``one`` and y = ``other`` in [0, 1], by the series of arctanh."""
     z = (one - other) / (2 + one + other)
     y = z * z
     high = 1 / 17 + y * (
@@ -272,7 +269,7 @@ def log_of_ratio(one, other):
 
 @fast
 def encode(log_odds, in_odds, rows, first, last):
-    """Write columns of ``log_odds`` to some ``rows``, in odds or unchanged, padded with neutral messages."""
+    """Write columns of ``log_odds`` to padded ``rows``, as odds or unchanged."""
     for start in range(0, log_odds.shape[0], _BLOCK):
         stop = min(start + _BLOCK, log_odds.shape[0])
         for j in range(first, last):
@@ -287,7 +284,7 @@ def encode(log_odds, in_odds, rows, first, last):
                 rows[j, i] = 1 / below if rows[j, i] > 0 else below
 
 
-# Slices that are assigned bring numpy's message about shapes, which takes longer to compile than all this.
+# Copy by a loop instead of by slices, whose error message about shapes takes longer to compile.
 @inlined
 def copy(source, target):
     """Copy the first entries of ``source`` to ``target``."""
@@ -297,7 +294,7 @@ def copy(source, target):
 
 @fast_part
 def difference(fields, messages, left):
-    """Write fields less messages to ``left``."""
+    """Write fields − messages to ``left``."""
     for i in range(messages.shape[0]):
         left[i] = fields[i] - messages[i]
 
@@ -312,7 +309,7 @@ def _max_gain(field, weight):
 
 @fast_part
 def gains(field, weight, gained):
-    """Write log(1 + e^(field + weight)) − log(1 + e^field); return the sum."""
+    """Write log(1 + e^(field + weight)) − log(1 + e^field) to ``gained``; return the sum."""
     for i in range(field.shape[0]):
         tails = log_of_ratio(exp(-abs(field[i] + weight[i])), exp(-abs(field[i])))
         gained[i] = _max_gain(field[i], float(weight[i])) + tails
@@ -324,18 +321,18 @@ def gains(field, weight, gained):
 
 @fast_part
 def renew(answer, damping, messages, total, change):
-    """Replace messages by the log-odds ``answer``, and gather sums and largest changes by columns."""
+    """Replace messages by the log-odds ``answer``; collect sums and largest changes for each column."""
     for i in range(messages.shape[0]):
         old = messages[i]
         messages[i] = answer[i] + damping * (old - answer[i])
-        # As they are stored, or rounding would count as change.
+        # Compare the stored numbers, so that rounding does not count as a change.
         change[i] = max(change[i], abs(messages[i] - old))
         total[i] += messages[i]
 
 
 @fast_part
 def add_pairs_log_odds(field, weight, scale, pairs):
-    """Add scale · P(v_i = 1 | h_j = 1)."""
+    """Add scale · P(v_i = 1 | h_j = 1) to ``pairs``, from messages in log-odds."""
     for i in range(pairs.shape[0]):
         log_odds = field[i] + weight[i]
         tail = exp(-abs(log_odds))

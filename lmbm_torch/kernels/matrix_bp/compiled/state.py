@@ -17,16 +17,16 @@ class Model(NamedTuple):
 
     weight: np.ndarray  # (hidden, columns), in odds or log-odds
     in_odds: bool
-    maximise: bool  # in messages of either side
+    maximise: bool  # whether messages of both sides are max-product
     decide: bool  # the visible units
-    most_odds: float  # of visible units, in odds: those of what is certain
+    most_odds: float  # largest odds of visible units, used for certain units
     damping: float
     rows_at_a_time: int
-    rows_per_flush: int  # a multiple of them
+    rows_per_flush: int  # a multiple of the previous number
     num_iters: int
     tol: float
     warm: bool
-    silent: bool  # the visible units tell nothing in the first iteration
+    silent: bool  # whether the first iteration ignores visible units
 
 
 class Instances(NamedTuple):
@@ -34,7 +34,7 @@ class Instances(NamedTuple):
 
     visible: np.ndarray  # (batch, columns)
     hidden: np.ndarray  # (batch, hidden)
-    init: np.ndarray  # (batch, or 0 if not given, hidden) log-odds that the first answers are of
+    init: np.ndarray  # (batch, or 0 if not given, hidden) log-odds for the first messages
     known: np.ndarray  # (batch or 1, columns)
     messages: np.ndarray  # (batch, or 0 if not requested, hidden, columns) of the weights' type
     to_hidden: np.ndarray  # (batch, hidden or 0, columns) of the weights' type
@@ -44,19 +44,19 @@ class Instances(NamedTuple):
     log_partition: np.ndarray  # (batch,)
     num_iters: np.ndarray  # (batch,) int64
     residual: np.ndarray  # (batch,)
-    stop: np.ndarray  # (1,) bool: once it is true, the rest is left undone
+    stop: np.ndarray  # (1,) bool: if it becomes true, the work ends early
 
 
 class Units(NamedTuple):
-    """The beliefs of one side, of log-odds log(mantissa) + power · (log 2 in odds, 1 in log-odds)."""
+    """The beliefs of one side; the log-odds are log(mantissa) + power · (log 2 in odds, 1 in log-odds)."""
 
     bias_mantissa: np.ndarray
     bias_power: np.ndarray
     mantissa: np.ndarray
     power: np.ndarray
-    own: np.ndarray  # in odds, of the weights' type: a visible unit's odds or a hidden one's probability
-    rest: np.ndarray  # in odds, of the weights' type: the probability's complement, as precise
-    field: np.ndarray  # in log-odds: the same
+    own: np.ndarray  # in odds, type of weights: odds of a visible unit, or probability of a hidden unit
+    rest: np.ndarray  # in odds, type of weights: 1 − probability, with full precision
+    field: np.ndarray  # in log-odds: the log-odds of the units
 
 
 class State(NamedTuple):
@@ -66,15 +66,15 @@ class State(NamedTuple):
     hidden: Units
     known: np.ndarray  # (columns,)
     row_value: np.ndarray  # (hidden,) each row's part of the log partition
-    product: np.ndarray  # (parts, columns) in odds, of the weights' type: of answers, since the last flush
-    total: np.ndarray  # (parts, columns) their exponents; in log-odds: the sum of answers
+    product: np.ndarray  # (parts, columns) in odds, type of weights: products of messages since a flush
+    total: np.ndarray  # (parts, columns) exponents of products; in log-odds: sums of messages
     change: np.ndarray  # (parts, columns)
 
 
 def new_state(model: Model, parts: int) -> State:
-    """Create memory for an instance with rows in ``parts`` parts.
+    """Allocate memory for an instance with rows in ``parts`` parts.
 
-    Created in Python: a tuple returned by code from numba's cache has crashed the interpreter.
+    Python allocates the memory, because returning a tuple from numba's cached code has crashed.
     """
     rows, columns = model.weight.shape
     kind = model.weight.dtype
@@ -94,10 +94,10 @@ def _new_units(count: int, kind: np.dtype) -> Units:
     return Units._make((*beliefs, empty((count,), kind), empty((count,), kind), np.empty(count)))
 
 
-# Bytes of a cache line, and of the widest register.
+# Bytes of a cache line, and of the widest vector register.
 LINE = 64
 
-# Larger arrays, and those beyond so many of a size, are given back to the system.
+# Larger arrays are returned to the system, as are arrays beyond the number below of each size.
 _KEPT_BYTES = 2**22
 _MOST_KEPT = 8
 
@@ -105,9 +105,9 @@ _spare: defaultdict[int, list[np.ndarray]] = defaultdict(list)
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """Create an uninitialised array aligned to a cache line.
+    """Allocate an uninitialised array that is aligned to cache lines.
 
-    Loads across two cache lines take up to twice as long.
+    Loads that cross a cache line take up to twice as long.
     """
     count, dtype = math.prod(shape), np.dtype(dtype)
     memory = np.empty(count + LINE // dtype.itemsize, dtype)
@@ -117,15 +117,15 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
 
 @contextmanager
 def borrowed(shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[np.ndarray]:
-    """Yield an array as from :func:`empty`, for use inside the ``with`` block only.
+    """Yield an array as from :func:`empty`, to be used only inside the ``with`` block.
 
-    Memory up to some megabytes is kept for the next call. The system clears new memory page by page, which
-    for a model of 1000 x 500 units took longer than ten iterations.
+    Memory of up to some megabytes is kept for the next call, because the system clears new memory, which for
+    a model of 1000 x 500 units took longer than ten iterations.
     """
     needed = math.prod(shape) * np.dtype(dtype).itemsize
     size = 1 << max(needed - 1, 0).bit_length()
     spare = _spare[size]
-    # No test for an empty list before pop: another thread may take the last array in between.
+    # Pop without a test for an empty list, because another thread may take the last array after the test.
     try:
         memory = spare.pop()
     except IndexError:
