@@ -24,7 +24,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.checks import check_finite, check_labels, check_shape, level_of_caller
+from lmbm_torch.checks import check_finite, check_labels, check_shape, is_missing, level_of_caller
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.rows import checked_weights, num_instances, two_valued
 from lmbm_torch.estimators.common import targets
@@ -428,6 +428,11 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         y = column_or_1d(y)
         if np.issubdtype(y.dtype, np.floating):
             check_finite("y", y)
+        elif absent := int(is_missing(y).sum()):
+            raise ValueError(
+                f"y: expected a class for each instance, got {absent} missing; to leave values of one label "
+                "unknown, give a data frame with a column of 0, 1 and NaN"
+            )
         check_classification_targets(y)
         self.binarizer_ = LabelBinarizer().fit(y)
         self.classes_ = self.binarizer_.classes_
