@@ -86,8 +86,8 @@ def load_ocr_letters(folder: str | PathLike | None = None) -> SequenceData:
         folder: folder with ``ocr_letters/ocr_letters.npz``; by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: a missing folder, or a folder without the data set.
-        ValueError: no folder given, or an unreadable file.
+        FileNotFoundError: the folder does not exist, or does not have the data set.
+        ValueError: no folder is given, or the file is unreadable.
 
     Examples:
         >>> from lmbm_torch.data import load_ocr_letters
@@ -118,8 +118,8 @@ def load_conll2000(folder: str | PathLike | None = None) -> SequenceData:
         folder: folder with ``conll2000/conll2000.npz``; by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: a missing folder, or a folder without the data set.
-        ValueError: no folder given, or an unreadable file.
+        FileNotFoundError: the folder does not exist, or does not have the data set.
+        ValueError: no folder is given, or the file is unreadable.
 
     Examples:
         >>> from lmbm_torch.data import load_conll2000
