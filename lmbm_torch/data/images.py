@@ -38,7 +38,9 @@ def read_idx(path: str | PathLike) -> np.ndarray:
             start = stream.read(4)
             zeros, code, rank = struct.unpack(">HBB", start)
             if zeros or code not in _TYPES:
-                raise ValueError(f"expected an idx file, got a file that starts with {start!r}")
+                raise ValueError(
+                    f"expected an idx file (the format of MNIST), got a file that starts with {start!r}"
+                )
             shape = struct.unpack(f">{rank}I", stream.read(4 * rank))
             kind = np.dtype(_TYPES[code])
             size = kind.itemsize * math.prod(shape)

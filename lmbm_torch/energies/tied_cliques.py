@@ -64,7 +64,10 @@ class TiedCliques(Stored):
             object.__setattr__(self, name, tuple(value))
             check_shape(name, np.array(value, object), count)
         if set(self.groups) != set(range(self.num_weights)):
-            raise ValueError(f"groups: expected each of 0 … {self.num_weights - 1}, got {self.groups}")
+            raise ValueError(
+                f"groups: expected all numbers from 0 to {self.num_weights - 1} and no others, got "
+                f"{self.groups}"
+            )
         check_finite("coefficients", np.array(self.coefficients, np.float64))
         for column in self.columns:
             if column is not None and (not isinstance(column, int | np.integer) or column < 0):

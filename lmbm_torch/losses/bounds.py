@@ -104,14 +104,14 @@ def undirected_log_loss_bound(
 def undirected_threshold(
     energy: PairwiseEnergy | CliqueEnergy, margin: float = 1.0
 ) -> Float[Tensor, " batch"]:
-    """Return T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+, the least loss of wrongly decoded examples.
+    """Return T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+; a wrongly decoded example has a loss of at least T.
 
-    This is Remark 4.2 with |w_c(x)| in place of |w_c| sup |f_c|, its maximum over all x; both are equal if
-    cliques have no features. At a label where truth and prediction differ, a clique adds the same value or
-    opposite values to both margins (a clique of only this label: opposite values), so the hinge of the truth
-    or of the prediction is at least T. The total loss of the prediction is at most the loss of the truth, so
-    the bound holds for exact hinge decoding. If the couplings of a label exceed the margin, T is 0 and the
-    bound says nothing.
+    This is Remark 4.2 of large_margin_boltzmann_machines_2009 with |w_c(x)| of the example in place of |w_c|
+    sup |f_c|, the maximum over all x; both are equal if cliques have no features. Let truth and prediction
+    differ at a label. A clique adds the same value or opposite values to the label's two margins (a clique
+    of only this label: opposite values). So one of the margins is at most Σ |w_c|, and its hinge at least T.
+    The total loss of the prediction is at most the loss of the truth, so the bound holds for exact hinge
+    decoding. If the couplings of a label exceed the margin, T is 0 and the bound says nothing.
 
     Args:
         energy: the model.

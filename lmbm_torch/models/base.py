@@ -97,13 +97,13 @@ class StoredModule(Stored, nn.Module, ABC):
 
     @torch.no_grad()
     def take(self, *weights: Tensor | None) -> None:
-        """Copy weights into the parameters of :attr:`HEAD`, in the dtype and on the device of the module.
+        """Copy weights into the parameters that :attr:`HEAD` names, in that order, as the module's dtype.
 
         Either all weights are copied or, if a weight is refused, none.
 
         Raises:
             ValueError: a weight has another shape than its parameter, or NaN or infinity; a weight is given
-                for a parameter that is None, or None for another parameter.
+                for a parameter that is None, or None for a parameter that is a tensor.
         """
         pairs = []
         for name, value in zip(self.HEAD, weights, strict=True):

@@ -36,9 +36,9 @@ from lmbm_torch.shapes import Float, Int
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.gram import Gram
 
-# Expected number of Newton steps, and the largest number of multiplications of a step, which also limits
-# memory.
+# Expected number of Newton steps.
 STEPS_EXPECTED = 20
+# Largest number of multiplications of a Newton step, which also limits memory.
 MOST_WORK = 1e10
 ROWS_AT_ONCE = 256
 NEWTON_STEPS = 60

@@ -80,10 +80,11 @@ class GradientModule(StructuredModule):
         return objective
 
     def share(self, count: int, batch_idx: int) -> tuple[int, float]:
-        """Return how many of the first rows of a batch count, and the divisor of their sum.
+        """Return the number of rows at the start of a batch that enter the loss, and the loss's divisor.
 
-        With several processes, shares are padded to equal lengths by rows of other processes; these come last
-        and do not count. Each sum is divided by the mean number of rows of a process.
+        With several processes, each process's part of the rows is padded to the same length by rows of other
+        processes. The padding comes last and does not enter the loss. Each sum is divided by the mean number
+        of rows of a process.
         """
         loader: Any = self.trainer.train_dataloader
         sampler = getattr(loader, "sampler", None)

@@ -166,7 +166,9 @@ def test_words_may_miss_in_any_way(name, form, missing):
 @pytest.mark.parametrize("column", [pd.Series, lambda words: pd.DataFrame({"wine": words})])
 def test_words_that_miss_in_a_single_column_are_refused_with_the_way_out(column):
     features = np.arange(12.0)[:, None]
-    with pytest.raises(ValueError, match="expected a class for each instance, got 3 missing; .* a data frame"):
+    with pytest.raises(
+        ValueError, match=r"expected a class for each instance, got 3 missing; .* a data frame"
+    ):
         LMSBNClassifier().fit(features, column(["yes", "no", None, "no"] * 3))
     labels = pd.DataFrame({"wine": [1, 0, None, 0] * 3})
     assert set(LMSBNClassifier().fit(features, labels).predict(features).ravel()) <= {0, 1}

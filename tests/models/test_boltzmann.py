@@ -192,7 +192,7 @@ def test_refused_weights_change_nothing():
         ("cliques: expected 'pairwise'", {"cliques": "chain"}),
         ("cliques: expected distinct labels below 4", {"cliques": [(0, 4)]}),
         ("cliques: expected distinct labels below 4", {"cliques": [()]}),
-        ("groups: expected each of 0 … 1", {"cliques": [(0, 1), (1, 2)], "groups": [0, 2]}),
+        ("groups: expected all numbers from 0 to 1", {"cliques": [(0, 1), (1, 2)], "groups": [0, 2]}),
         ("groups: expected shape", {"groups": [0, 0]}),
         ("columns: expected None or a feature", {"cliques": [(0, 1)], "clique_features": [-1]}),
         ("clique_features: expected features below 3", {"cliques": [(0, 1)], "clique_features": [3]}),

@@ -294,7 +294,10 @@ def read_conll(
     elif test_fraction:
         fold[_drawn(np.arange(sequences) if together is None else together, test_fraction, seed)] = TEST
         if (fold == TEST).all():
-            raise ValueError(f"test_fraction: expected some of {sequences} sequences to train on, got none")
+            raise ValueError(
+                f"test_fraction: expected a share that leaves some of {sequences} sequences to train, got "
+                f"{test_fraction}"
+            )
         if together is not None and not fold.any():
             raise ValueError(f"groups: expected groups to hold out, got {len(np.unique(together))} in all")
     schema = _learned(_chosen(tokens, fold == TRAIN), tag % count, columns, templates)

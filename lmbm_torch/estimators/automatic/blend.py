@@ -91,14 +91,15 @@ def mixture_weights(
 def belief_weights(
     metric: str, members: Sequence[Sequence[Beliefs]], truths: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, Rule, float]:
-    """Return weights of the members for mean beliefs, the rule, and the measure of the answers.
+    """Return the weights for averaging the members' probabilities, the decision rule, and the metric's value.
 
-    Thresholds of each label are learned from all folds if held-out thresholds are better than a common
-    threshold.
+    Each label has a threshold of its own if such thresholds are better than a common threshold in folds from
+    which the thresholds were not learned.
 
     Args:
-        members: for each member the beliefs in each fold.
-        truths: of each fold.
+        metric: name of the metric to maximise.
+        members: for each member the probabilities in each fold.
+        truths: the true labels in each fold.
     """
     truth = np.concatenate(truths)
     whole = [np.concatenate(member) for member in members]

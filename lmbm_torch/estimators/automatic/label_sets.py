@@ -160,7 +160,7 @@ class LabelSetRidge(LabelSetClassifier):
         return measure(self.metric, self.labellings_[scores.argmax(1)], truths)
 
     def _likeness(self, occurring: np.ndarray, decay: float) -> np.ndarray:
-        """Return exp(−decay · number of different labels), (occurring label sets, answers)."""
+        """Return exp(−decay · Hamming distance) of label sets to answers, (occurring label sets, answers)."""
         ours, theirs = occurring.astype(float), self.labellings_.astype(float)
         differ = ours @ (1 - theirs.T) + (1 - ours) @ theirs.T
         return np.exp(-np.where(differ > 0, decay, 0) * np.maximum(differ, 1))

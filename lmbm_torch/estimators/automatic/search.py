@@ -242,7 +242,7 @@ class Search:
             if place == len(rounds) - 1:
                 ends = self.deadline
             elif not self._has_time(alive, *rounds[place + 1]):
-                # Several families on few instances tell more than one family on all.
+                # Compare several families on few instances rather than fit one family to all instances.
                 ends, alive = self.deadline, _families_first(alive)
             # The best candidate of the last round may use all remaining time.
             ends_for_first = self.deadline if tried else ends

@@ -74,7 +74,7 @@ class SequenceClassifier(TrainedEstimator, ABC):
     Subclasses compute the energy in :meth:`_energy`.
 
     Attributes:
-        classes_: the classes; n_features_in_: of a position.
+        classes_: the classes; n_features_in_: the number of features of a position.
         feature_names_in_: names of the columns of data frames, or of token features; absent for arrays.
     """
 

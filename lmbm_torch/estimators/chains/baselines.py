@@ -71,9 +71,9 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
         verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
 
     Attributes:
-        classes_: the classes; n_features_in_: of a position.
+        classes_: the classes; n_features_in_: the number of features of a position.
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
-            / scale; 0 and 1 for a number C.
+            / scale; 0 and 1 if C is a number.
         coef_: (classes, features); intercept_: (classes,).
         transition_: (classes, classes), row to column, before each row of scores is normalised.
         objective_, relative_gradient_, duality_gap_, n_iter_: as in :class:`~.classifiers.ChainCRF`.

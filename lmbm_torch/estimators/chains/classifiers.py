@@ -63,9 +63,9 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
 
     Attributes:
-        classes_: the classes; n_features_in_: of a position.
+        classes_: the classes; n_features_in_: the number of features of a position.
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
-            / scale; 0 and 1 for a number C.
+            / scale; 0 and 1 if C is a number.
         coef_: (classes, features), of the linear kernel; intercept_: (classes,).
         dual_coef_: (classes, positions), X_fit_: (positions, features); of other kernels.
         transition_: (classes, classes), row to column.
@@ -206,9 +206,9 @@ class ChainSVM(SequenceClassifier):
     """A max-margin Markov network of chains (Taskar, Guestrin and Koller 2003), linear or with a kernel.
 
     Training minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)]
-    (max_margin_markov_networks_survey_2003, Equation 37, with n times this C), intercepts and transitions
-    regularised like other weights: see :func:`~lmbm_torch.estimators.chains.max_margin.train_max_margin` for
-    the solvers.
+    (max_margin_markov_networks_survey_2003, Equation 37, whose C is n times this C). Intercepts and
+    transitions are regularised like other weights. For the solvers see
+    :func:`~lmbm_torch.estimators.chains.max_margin.train_max_margin`.
 
     Args:
         C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
@@ -221,15 +221,15 @@ class ChainSVM(SequenceClassifier):
         constraints: allowed pairs of classes, as of :class:`ChainCRF`.
         tol: relative duality gap at which training ends.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
-        device: device of dense features' kernel values, and of predictions except linear scores, such as
+        device: device of the kernel values of dense features and of predictions except linear scores, such as
             ``"cpu"`` or ``"cuda"``.
         verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
         random_state: seed of the solver's order of visits.
 
     Attributes:
-        classes_: the classes; n_features_in_: of a position.
+        classes_: the classes; n_features_in_: the number of features of a position.
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
-            / scale; 0 and 1 for a number C.
+            / scale; 0 and 1 if C is a number.
         transition_: (classes, classes), row to column.
         intercept_: (classes,).
         coef_: (classes, features), of the linear kernel.

@@ -32,7 +32,7 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         device: device of predictions, such as ``"cpu"`` or ``"cuda"``.
 
     Attributes:
-        classes_: the classes; n_features_in_: of a position.
+        classes_: the classes; n_features_in_: the number of features of a position.
         model_: the :class:`~lmbm_torch.models.HiddenMarkov`, on ``device``.
 
     Examples:

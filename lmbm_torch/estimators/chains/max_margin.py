@@ -26,7 +26,7 @@ _GRAM_BYTES = 2**26
 # Ratio length · positions / weights above which smoothed hinges are faster than Frank–Wolfe, whose passes
 # grow with the chains' length (measured from 1 to 700).
 _MANY = 15
-# The same ratio for columns in unlike units and for steep losses, where dual steps gain little.
+# The same limit if columns have unlike units or C is large: then dual steps gain little.
 _ENOUGH = 2
 
 

@@ -207,7 +207,7 @@ class KernelMap(Stored):
         check_gram(len(X))
         values = kernel.matrix(X)
         if np.abs(values - values.T).max(initial=0) > 1e-9 * np.abs(values).max(initial=0):
-            raise ValueError("kernel: expected a symmetric function of two instances, got another")
+            raise ValueError("kernel: expected k(x, z) = k(z, x) for all instances, got unequal values")
         eigenvalues, vectors = np.linalg.eigh(values)
         if eigenvalues[0] < -1e-8 * max(eigenvalues[-1], np.finfo(float).tiny):
             raise ValueError(

@@ -288,7 +288,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         is_exact = self._decodes_exactly(self.model_.num_labels)
         if top_k > 1 and not is_exact:
             raise ValueError(
-                f"top_k: expected 1, because {self.objective_!r} by messages finds only one label set; "
+                f"top_k: expected 1, because messages find only one label set for {self.objective_!r}; "
                 f"got {top_k} (decoder='exact' finds several, for at most {LIMITS.enumerable} labels)"
             )
         if rules is not None or top_k > 1:

@@ -131,7 +131,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
     Attributes:
         ordering_: (labels,).
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
-            / scale; 0 and 1 for a number C.
+            / scale; 0 and 1 if C is a number.
         coef_: (labels, features), of the linear kernel.
         dual_coef_: (labels, support vectors), of other kernels: α_lk s_lk.
         support_: (support vectors,), the training instances with a non-zero dual of some label;
@@ -419,7 +419,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
         # Losses grow with the margin.
         is_hinge &= self._hinge_margin <= self.margin
-        # Instances with forbidden labels are decoded wrongly at any loss.
+        # If rules forbid the true labels of an instance, its answer is wrong even at a small loss.
         is_hinge &= self._rules() is None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         if self.calibrate:

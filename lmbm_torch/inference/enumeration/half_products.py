@@ -103,7 +103,10 @@ def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> Moments:
     if energy.pairwise.ndim != 2:
         raise ValueError("energy: expected couplings (labels, labels) that examples share, got one for each")
     if energy.num_labels > LIMITS.enumerable:
-        raise ValueError(f"energy: expected at most {LIMITS.enumerable} labels, got {energy.num_labels}")
+        raise ValueError(
+            f"energy: expected at most {LIMITS.enumerable} labels, since all labellings are summed, got "
+            f"{energy.num_labels}"
+        )
     check_shape("weight", weight, energy.batch_size)
     unary, coupling, weight = (each.double() for each in (energy.unary, energy.pairwise, weight))
     found = moments_by_halves(unary, coupling, weight)

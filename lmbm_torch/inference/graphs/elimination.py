@@ -188,7 +188,7 @@ def marginals(
         shown = piece.states(probability)
         states.append(pad(shown, (0, most - shown.shape[2], 0, energy.num_labels - shown.shape[1])))
         log_sums.append(total.detach())
-    # Round-off grows with the number of tables.
+    # Round-off grows with the number of tables, so probabilities are normalised.
     found = in_rows(parts, states)
     found = found / found.sum(-1, keepdim=True).clamp(min=torch.finfo(found.dtype).tiny)
     status, total = Status.certain(energy, energy.num_labels), in_rows(parts, log_sums)
@@ -537,7 +537,10 @@ def _fitting_layout(
     fitting = max(max_bytes // entry, 1).bit_length() - 2
     at_least = degeneracy(energy.num_labels, scopes)
     if at_least > fitting:
-        raise ValueError(f"energy: expected a treewidth of at most {fitting}, got at least {at_least}")
+        raise ValueError(
+            f"energy: expected a treewidth of at most {fitting}, for tables within max_bytes, got at least "
+            f"{at_least}; use mini_buckets, or belief propagation for a denser graph"
+        )
     layout, rules = _sparse_layout(energy.num_labels, scopes, constraints)
     needed = entry * sum(layout.entries)
     if layout.width > fitting:

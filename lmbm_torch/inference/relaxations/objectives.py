@@ -164,7 +164,7 @@ class Task:
     @cached_property
     def settled(self) -> Settled:
         """Return the remaining problem, smaller for examples with dominant weights."""
-        # A rule may forbid the labels that weights decide.
+        # Under rules a dominant weight decides no label, because a rule may forbid its value.
         if isinstance(self.precise, CliqueEnergy) or self.constraints is not None:
             return Settled.nothing(self.precise, self.known)
         largest = _magnitudes(self.precise).amax(1)

@@ -60,13 +60,14 @@ def decode(
     """Return argmax_y (1/E) Σ_e P_e(y), the most probable labelling under the mixture.
 
     Args:
-        energies: the members, of one shape.
+        energies: the E members of the mixture, of the same shape.
         known: {0, 1} for given labels, NaN for labels to decode.
         top_k: the number of labellings to return, best first; the bound then holds for all further
             labellings.
-        max_candidates: the largest number k of proposals of each member; at least ``top_k``.
-        node_limit: the number of nodes after which a member's search ends, see
-            :func:`branch_and_bound.decode` and :func:`best_first.decode`; the example's search ends, too.
+        max_candidates: each member proposes its k best labellings, and k is doubled until the answer is
+            proven or k reaches this number; at least ``top_k``.
+        node_limit: the largest number of nodes of a member's search for an example, see
+            :func:`branch_and_bound.decode` and :func:`best_first.decode`; then the example's decoding ends.
 
     Returns:
         The objective is the mixture's log-probability, larger is better; ``nodes`` are the nodes of all

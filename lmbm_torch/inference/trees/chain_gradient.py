@@ -182,7 +182,7 @@ class _MappedSums(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], unary: Tensor, transition: Tensor, lengths: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        """Compute the sums of all mapped batches as one batch; the mapped axis comes first."""
+        """Compute the log partitions of all mapped batches as one batch; the mapped axis comes first."""
         size = info.batch_size
 
         rows = len(unary if in_dims[0] is None else unary.select(in_dims[0], 0))

@@ -233,7 +233,10 @@ def _learn(
 
 
 def with_parents(features: Features, labels: Any) -> Features:
-    """Append 2y of the parents to the features: dense or CSR like the features, in the same precision."""
+    """Append a column 2y to the features for each parent label y; return features of the same kind and dtype.
+
+    The factor gives a parent the scale of its spin 2y − 1.
+    """
     if isinstance(features, sparse.csr_array):
         # SciPy stacks two CSR arrays in one pass; stacking by coordinates takes twice as long.
         columns = (2 * labels).tocsr()

@@ -193,7 +193,7 @@ def test_a_schema_comes_back(tmp_path):
         ({"columns": ["word"]}, "columns: expected 2, one for each column of features, got 1"),
         ({"templates": [[[0]]]}, "templates: expected 2"),
         ({"test_fraction": 1.0}, "test_fraction: expected 0 or more and less than 1"),
-        ({"test_fraction": 0.9}, "expected some of 2 sequences to train on"),
+        ({"test_fraction": 0.9}, "expected a share that leaves some of 2 sequences"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(tmp_path, settings, words):

@@ -27,8 +27,8 @@ from lmbm_torch.inference.relaxations.semidefinite.spin_search import Best, Limi
 
 __all__ = []
 
-# Distance of a leaf's bound from the answers' value, as a share of a label's largest score: a checker rounds
-# differently.
+# Least distance between the bound of a leaf of the search tree and the value of the answers, as a share of
+# the largest score of a label. A checker rounds differently and must still accept the proof.
 CLEARANCE = 1e-8
 
 
