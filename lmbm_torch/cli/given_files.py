@@ -39,7 +39,7 @@ def check_files(config: DictConfig, groups: Collection[Any] = ()) -> None:
     """
     missing = sorted(key for key in OmegaConf.missing_keys(config) if key.split(".")[0] in groups)
     words = " ".join(f"{key}=…" for key in missing)
-    faults = [f"{', '.join(missing)}: expected a value, got none: add {words}"] if missing else []
+    faults = [f"{', '.join(missing)}: expected a value, got none; add {words}"] if missing else []
     faults += [] if config.get("rules") is None else _absent("rules", config.rules)
     if config.data.get("_target_") == TABLE:
         faults += _faults_of_table(OmegaConf.to_container(config.data, resolve=True))

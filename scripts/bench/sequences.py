@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from measuring import described, show, table, write_csv
+from measuring import described, show, table, told, write_csv
 
 RESULTS = Path(__file__).parents[2] / "results"
 PEERS = "CRFsuite", "sklearn-crfsuite"
@@ -80,7 +80,7 @@ def letters() -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     options = described(__file__, __doc__).parse_args()
-    rows = [*tagging(), *layer(), *letters()]
+    rows = [told(row) for row in (*tagging(), *layer(), *letters())]
     show(rows)
     with table(options.output, options.name) as folder:
         write_csv(folder / "table.csv", rows)

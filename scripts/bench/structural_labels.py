@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from measuring import described, seconds, show, table, write_csv
+from measuring import described, seconds, show, table, told, write_csv
 from sklearn.metrics import f1_score
 
 from lmbm_torch.data.formats.npz import read_npz
@@ -30,7 +30,7 @@ def main() -> None:
     arguments = described(__file__, __doc__).parse_args()
     warnings.simplefilter("ignore")
     with table(arguments.output, arguments.name):
-        rows = [row for name in SETS for row in measured(name)]
+        rows = [told(row) for name in SETS for row in measured(name)]
         write_csv(arguments.output / "table.csv", rows)
     show(rows, "Structural SVMs of some forty labels")
 

@@ -13,11 +13,11 @@ import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 425
-MOST_LINES = 82_031
-MOST_CODE = 49_685
+MOST_LINES = 81_700
+MOST_CODE = 49_515
 # In packages, and in modules besides.
-MOST_NAMES = 156
-MOST_NAMES_OF_MODULES = 81
+MOST_NAMES = 157
+MOST_NAMES_OF_MODULES = 79
 # Folder → rooms and arrows between them.
 MOST_ARROWS = {"data": (17, 46), "estimators": (12, 35), "inference": (12, 33)}
 FOUND = measure_size.sources()

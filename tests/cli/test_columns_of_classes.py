@@ -116,7 +116,7 @@ def test_all_faults_of_a_table_come_at_once_in_the_spelling_of_the_shell(tmp_pat
     test, rules, ignored, label, column = str(faults.value).split("\n  ")
     assert test.startswith("data.test: expected a value")
     assert rules.startswith("rules: expected a file")
-    assert ignored.startswith("data.ignore: expected names of columns, got 'b'")
+    assert ignored.startswith("data.ignore: expected names or patterns of columns, got 'b'")
     assert label.startswith("data.train: label 'colour': expected 0, 1")
     assert "data.label_words=" in label
     assert column.startswith("data.train: column 'a': expected numbers, got texts such as ['n.a.', '50%']")

@@ -184,7 +184,7 @@ def test_the_configuration_holds_what_was_used_and_no_more(runs):
 
 def test_an_estimator_s_run_is_not_resumed(tmp_path):
     (tmp_path / "config.yaml").write_text("estimator: {_target_: x}\npaths: {run: .}\n")
-    with pytest.raises(ValueError, match="leaves no checkpoint"):
+    with pytest.raises(ValueError, match="which has no checkpoint"):
         jobs.resume(str(tmp_path))
 
 
@@ -200,8 +200,8 @@ def test_what_an_estimator_does_without_is_refused(table, tmp_path, unused):
 @pytest.mark.parametrize(
     ("estimator", "words"),
     [
-        ("{_target_: lmbm_torch.estimators.MultiClassSVM}", "label matrices .* got MultiClassSVM"),
-        ("{_target_: sklearn.svm.SVC}", "label matrices .* got SVC"),
+        ("{_target_: lmbm_torch.estimators.MultiClassSVM}", "label matrices, got MultiClassSVM"),
+        ("{_target_: sklearn.svm.SVC}", "label matrices, got SVC"),
         ("{_target_: lmbm_torch.estimators.LMSBNClassifier, kernel: cubic}", "kernel"),
         ("{_target_: lmbm_torch.estimators.LMSBNClassifier, tol: tiny}", "tol"),
     ],

@@ -372,7 +372,7 @@ def test_bad_requests_are_refused_by_name():
         ),
         "[Nn]egative values": lambda: LMSBNClassifier().fit(X, Y, sample_weight=-np.ones(60)),
         "sample_weight contains NaN": lambda: LMSBNClassifier().fit(X, Y, sample_weight=np.full(60, np.nan)),
-        "sample_weight.shape": lambda: LMSBNClassifier().fit(X, Y, sample_weight=np.ones(3)),
+        "sample_weight: expected the shape": lambda: LMSBNClassifier().fit(X, Y, sample_weight=np.ones(3)),
     }
     for message, call in refusals.items():
         with pytest.raises(ValueError, match=message):

@@ -55,7 +55,7 @@ def test_a_problem_compiles_once_for_all_weights():
 
 def test_couplings_without_a_pair_are_refused():
     relaxation = relaxations.score_relaxation(4, ((0, 1),))
-    with pytest.raises(ValueError, match=r"^energy: expected no couplings but"):
+    with pytest.raises(ValueError, match=r"^energy: expected couplings only of the relaxation"):
         relaxations.relax(relaxation, random_pairwise_energy(0, 4))
 
 

@@ -131,7 +131,7 @@ def test_an_output_is_overwritten_only_by_force(scripts, trained, tmp_path, name
     arguments = [str(run / "last.ckpt"), str(file), "--output", str(output)]
     with pytest.raises(SystemExit):
         scripts(name).main(arguments)
-    assert "exists; --force overwrites it" in capsys.readouterr().err
+    assert "exists; use another name, or --force to overwrite it" in capsys.readouterr().err
     assert output.read_text() == "mine"
     scripts(name).main([*arguments, "--force"])
     assert output.read_text() != "mine"

@@ -69,7 +69,7 @@ def test_searches_end_where_they_are_told_to(predict, tmp_path, estimator, optio
     ("estimator", "limit", "message"),
     [
         (LMBMClassifier(), "5", "node_limit: expected none for LMBMClassifier"),
-        (NETWORK, "0", "expected a whole number of at least 1, or none, got '0'"),
+        (NETWORK, "0", "expected a whole number from 1, or the word none, got '0'"),
     ],
 )
 def test_limits_that_make_no_sense_are_refused(predict, tmp_path, estimator, limit, message, capsys):

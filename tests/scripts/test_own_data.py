@@ -293,7 +293,7 @@ def test_an_ensemble_is_reported_on_and_scores_alone_are_not(scripts, saved, tmp
     saved(StructuralSVMClassifier(tol=0.5))
     with pytest.raises(SystemExit):
         scripts("report").main([*arguments, "--output", str(tmp_path / "scores.html")])
-    assert "expected a distribution of labels" in " ".join(capsys.readouterr().err.split())
+    assert "expected a model with probabilities of labels" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "scores.html").exists()
 
 
@@ -302,16 +302,16 @@ def test_estimators_of_classes_are_refused(scripts, run, tmp_path, estimator, ca
     save(estimator.fit(np.eye(6), np.arange(6) % 3), tmp_path / "model.safetensors")
     with pytest.raises(SystemExit):
         scripts("predict").main([str(tmp_path / "model.safetensors"), str(run / "new.csv")])
-    assert "load(path).predict(X) takes any" in " ".join(capsys.readouterr().err.split())
+    assert "use lmbm_torch.load(path).predict(X)" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run/model.safetensors", "--output", "out.html"], "file: expected one, since"),
+        (["run/model.safetensors", "--output", "out.html"], "file: expected a file, got none"),
         (["run", "--output", "out.doc"], "expected a file ending in .html or .md"),
         (["run", "--output", "out.html", "--card"], "--card: expected --output to end in .md"),
-        (["run", "new.csv", "--output", "out.html"], "labels: expected all known"),
+        (["run", "new.csv", "--output", "out.html"], "labels: expected all labels"),
         (
             ["run", "none.csv", "--output", "out.html"],
             "file: expected a file or a folder, found none at none.csv",

@@ -121,7 +121,7 @@ def test_a_decoder_of_ones_own_is_that_of_the_configuration(scripts, own, tmp_pa
     bare = load(run / "model.safetensors")
     assert "own_parts" not in sys.modules
     features = np.zeros((2, 4))
-    with pytest.raises(ValueError, match=r"decoder: expected own_parts\.opposite, by which"):
+    with pytest.raises(ValueError, match=r"decoder: expected own_parts\.opposite, with which"):
         next(answers.decode(bare, features))
     with pytest.raises(ValueError, match=r"inference\._target_: expected .* --trust own_parts\.opposite"):
         Predictor.load(run)

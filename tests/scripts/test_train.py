@@ -341,5 +341,5 @@ def test_a_run_has_a_directory_of_its_own(command, tmp_path):
 def test_resuming_takes_everything_from_the_run(command, tmp_path, capsys):
     with pytest.raises(SystemExit):
         command("resume=somewhere", "C=3")
-    assert "resume: expected no other arguments but trust=" in capsys.readouterr().err
+    assert "resume: expected no other argument except trust=" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -141,8 +141,8 @@ def write_uai(path: str | PathLike, energy: AsFactors, mode: Mode = "x") -> None
 def read_evidence(path: str | PathLike, num_states: Sequence[int]) -> Float[Tensor, "samples labels"]:
     """Read observed values as the argument ``known`` of inference routines: NaN for unobserved variables.
 
-    Files since 2014 hold one set of observations and start with its size; older files start with the number
-    of sets. A file that is valid in both forms is read in the newer form.
+    Files of 2014 and later hold one set of observations and start with its size; older files start with the
+    number of sets. A file that is valid in both forms is read in the newer form.
 
     Args:
         num_states: the number of values of each variable.

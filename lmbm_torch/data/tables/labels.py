@@ -100,7 +100,8 @@ class LabelForm(Stored):
             strange = sorted({label for each in sets for label in each or ()} - {*column.labels})
             if strange:
                 raise ValueError(
-                    f"label {column.name!r}: expected names among {list(column.labels[:SHOWN])} "
+                    f"label {column.name!r}: expected names of labels from training such as "
+                    f"{list(column.labels[:SHOWN])} "
                     f"({len(column.labels)} in training), got {strange[:SHOWN]}"
                 )
             none = 0.0 if column.kind == "names" else np.nan

@@ -59,7 +59,7 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
     def fitting(self: Any, X: Any, *arguments: Any, uncertain: str | None = None, **named: Any) -> Any:
         before = dict(vars(self))
         y, *others = arguments or (named.pop(target, None),)
-        X, y = as_frame(X), as_frame(y)
+        X, y = (each if isinstance(each, np.ndarray) else as_frame(each) for each in (X, y))
         is_new = fit.__name__ == "fit" or not hasattr(self, "n_features_in_")
         if is_new:
             for name in ("encoder_", "label_form_", "uncertain_"):

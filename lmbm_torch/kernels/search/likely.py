@@ -51,13 +51,15 @@ class Network(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The conditions under which a search ends.
+    """The conditions under which a search ends, and the thresholds of its passes.
+
+    A pass finds all labellings whose probability is at least the threshold.
 
     Args:
-        mass_left: largest probability mass of the labellings that are not found.
-        width: largest number of labellings.
+        mass_left: largest total probability of the labellings that are not found.
+        width: largest number of labellings that are kept.
         step: by how much the logarithm of the threshold falls from pass to pass.
-        slack: distance of the logarithm of the first threshold from that of the best known labelling.
+        slack: by how much the first threshold's logarithm is lowered, against rounding.
     """
 
     mass_left: float

@@ -66,8 +66,8 @@ def test_what_cannot_be_read_is_named(folder):
     [
         ({"classes": np.array([0, 1, 2])}, "classes: expected 0 to 1, got 0 to 2"),
         ({"features": np.full((3, 2), np.nan)}, "features: expected finite values"),
-        ({"test": np.array([1])}, "test: expected no row of train, got 1 of them"),
-        ({"train": np.array([1, 1])}, "train: expected each row once, got some more than once"),
+        ({"test": np.array([1])}, "test: expected no rows that are also in train, got 1"),
+        ({"train": np.array([1, 1])}, "train: expected each row number at most once"),
         ({"train": np.arange(0)}, "train: expected at least one row, got none"),
         ({"test": np.array([3])}, "test: expected rows from 0 to 2, got 3 to 3"),
     ],

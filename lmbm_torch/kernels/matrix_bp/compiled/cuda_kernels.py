@@ -6,7 +6,8 @@ sizes. No sum loses digits by cancellation: in log-odds, sums are float64; in od
 summed separately from small logarithms, which avoids the slow float64 of most devices.
 """
 
-# pyright: reportGeneralTypeIssues=false Only Triton's compiler understands the functions below as Python.
+# pyright: reportGeneralTypeIssues=false
+# Only Triton's compiler understands the functions below.
 
 from __future__ import annotations
 
