@@ -76,7 +76,7 @@ def test_labels_of_two_values_give_the_folds_of_0_and_1(coded):
     [
         (
             np.arange(40) % 3,
-            r"y: expected labels of shape \(instances, labels\), got the shape \(40,\); .* scikit-learn's StratifiedKFold",
+            r"y: expected labels of shape .*, got the shape \(40,\); .* scikit-learn's StratifiedKFold",
         ),
         (np.arange(80).reshape(40, 2) % 3, "y: expected 0, 1 or NaN"),
         (sparse.csr_array(-np.eye(40)), "labels: expected 0 or 1"),
