@@ -140,9 +140,7 @@ def test_the_layer_is_trained_to_find_segments():
     each = crf(emissions, labels, [6, 4], "none", segments=more)
     torch.testing.assert_close(crf(emissions, labels, [6, 4], "mean", segments=more), each.mean())
     torch.testing.assert_close(crf(emissions, labels, [6, 4], "token_mean", segments=more), each.sum() / 10)
-    with pytest.raises(
-        ValueError, match=r"expected a segment that starts at token 3, got \(4, 5, 0\)"
-    ):
+    with pytest.raises(ValueError, match=r"expected a segment that starts at token 3, got \(4, 5, 0\)"):
         SemiCRF.coded([[(0, 3, 0), (4, 5, 0)]], 6)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,9 @@ HELD_OUT, DIVISIONS = 1000, 2
 # For expected measures: number of labellings to enumerate, and number of samples in place of all others.
 ANSWER_LIMITS = {"max_labellings": 1000, "num_samples": 1000}
 FOLD_LIMITS = {"max_labellings": 100, "num_samples": 200}
+# Largest number of labels for which the probabilities of all labellings are compared in place of a search,
+# which takes 5 to 10 times as long for 4 to 7 labels (scripts/bench/joint_heads.py).
+ENUMERATED = 8
 # Number of bytes for conditional log-odds; rows are processed in chunks of this size.
 CHUNK_BYTES = 2**27
 
@@ -193,6 +197,8 @@ def predicted(
         model = parameters.counts(log_odds)
         found = model.most_probable() if measure == "exact_match" else model.best(measure)[0]
         return found, np.ones(len(found), np.bool_)
+    if measure == "exact_match" and log_odds.shape[1] <= ENUMERATED:
+        return _best_of_all(parameters, log_odds), np.ones(len(log_odds), np.bool_)
     parts = []
     for some in in_parts(log_odds, parameters):
         energies = parameters.energies(some)
@@ -204,6 +210,17 @@ def predicted(
             parts.append(decode_expected(energies, measure, **options))
     labels = np.concatenate([each.labels.numpy() for each in parts])
     return labels, np.concatenate([each.status.converged.numpy() for each in parts])
+
+
+def _best_of_all(parameters: Parameters, log_odds: np.ndarray) -> np.ndarray:
+    """Return the most probable labelling of each row, by the probabilities of all labellings."""
+    num_labels = log_odds.shape[1]
+    every = torch.tensor([*product((0, 1), repeat=num_labels)], dtype=torch.int64, device="cpu")
+    values = (
+        mixture.log_prob(parameters.energies(some), every[:, None])
+        for some in in_parts(log_odds, parameters, len(every))
+    )
+    return np.concatenate([every[each.argmax(0)].numpy() for each in values])
 
 
 def marginals(parameters: Parameters, log_odds: np.ndarray, **options: Any) -> np.ndarray:
@@ -232,9 +249,10 @@ def decoded(
         yield mixture.decode(parameters.energies(some), known=given, top_k=top_k)
 
 
-def in_parts(log_odds: np.ndarray, parameters: Parameters) -> Iterator[np.ndarray]:
-    """Yield the log-odds in chunks of rows whose tables fit into memory."""
-    size = 8 * (log_odds.shape[1] + 1) * len(parameters.count_weight) * max(1, len(parameters.orderings))
+def in_parts(log_odds: np.ndarray, parameters: Parameters, labellings: int = 1) -> Iterator[np.ndarray]:
+    """Yield the log-odds in chunks of rows whose tables fit into memory, with ``labellings`` for each row."""
+    copies = labellings * max(1, len(parameters.orderings))
+    size = 8 * (log_odds.shape[1] + 1) * len(parameters.count_weight) * copies
     step = max(1, part_bytes(CHUNK_BYTES) // size)
     for first in range(0, len(log_odds), step):
         yield log_odds[first : first + step]

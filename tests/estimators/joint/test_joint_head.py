@@ -61,6 +61,14 @@ def test_probabilities_and_labels_are_those_of_enumeration(structure):
     np.testing.assert_allclose(found.objective.numpy(), np.take_along_axis(every, best, 1), rtol=1e-9)
 
 
+def test_all_labellings_in_parts_have_the_best_of_a_search(monkeypatch):
+    head, scores = fitted("log_loss", "network"), data(50, 1)[0]
+    monkeypatch.setattr(choosing, "CHUNK_BYTES", 2**16)
+    found = head.predict(scores)
+    monkeypatch.setattr(choosing, "ENUMERATED", 0)
+    np.testing.assert_array_equal(head.predict(scores), found)
+
+
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_known_labels_stay_and_the_others_are_best_beside_them(structure):
     head, scores = fitted("log_loss", structure), data(12, 1)[0]
