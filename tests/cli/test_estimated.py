@@ -17,6 +17,8 @@ from profiles import entered, files
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
+from sweeps import slow, thorough
+
 from annotate import __main__ as annotate
 from lmbm_torch.cli import estimated, evaluate, jobs, predict, report
 from lmbm_torch.cli.configuration import CONFIGURATION
@@ -124,7 +126,7 @@ def test_predictions_are_those_of_the_class_on_scaled_rows(runs, table, tmp_path
 
 
 @pytest.mark.filterwarnings("ignore:.*values may be better:UserWarning")
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("name", thorough(PATHS, 1))
 def test_C_is_chosen_along_a_path_and_the_run_holds_the_classifier_of_that_C(table, name, tmp_path, capsys):
     folder = tmp_path / "run"
     settings = [
@@ -213,7 +215,9 @@ def test_what_does_not_fit_leaves_no_run(table, tmp_path, estimator, words):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("estimator", ["kernel_logistic", "structural_svm", "network for F1", None])
+@pytest.mark.parametrize(
+    "estimator", ["kernel_logistic", slow("structural_svm"), slow("network for F1"), None]
+)
 def test_a_run_keeps_its_rules_and_is_measured_under_them(table, tmp_path, estimator):
     (tmp_path / "rules.txt").write_text("sun -> not sea\n# the sky\nat_least(1, sun, snow)\n")
     chosen = {

@@ -105,7 +105,7 @@ def assert_same(one: Path, two: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("route", "train_rows"), [("network", 60), slow("machine", 57), slow("hidden units", 57)]
+    ("route", "train_rows"), [slow("network", 60), slow("machine", 57), slow("hidden units", 57)]
 )
 def test_two_processes_have_one_run_and_the_result_of_one(tmp_path, route, train_rows):
     data_file(tmp_path, train_rows)

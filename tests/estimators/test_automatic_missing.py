@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from problems.dependent import problem
 from sklearn.ensemble import ExtraTreesClassifier
+from sweeps import slow
 
 from lmbm_torch.compare.trials import part
 from lmbm_torch.data import read_npz
@@ -169,7 +170,7 @@ def test_refuses_by_name():
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["yeast", "scene"])
+@pytest.mark.parametrize("name", [slow("yeast"), "scene"])
 def test_a_fifth_of_the_labels_hidden_costs_little_of_real_data(name, data_folder: Path):
     data = read_npz(data_folder / name / f"{name}.npz")
     rows, labels = part(data, data.train[:800])

@@ -20,6 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sweeps import thorough
 
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import (
@@ -251,7 +252,7 @@ def said_by_members(model, row, labels) -> np.ndarray:
     return probability
 
 
-@pytest.mark.parametrize("estimator", CHAINED, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("estimator", thorough(CHAINED, 2), ids=lambda each: type(each).__name__)
 def test_of_several_chains_the_parts_sum_to_the_mean_of_what_they_say(estimator):
     if not isinstance(estimator, LogisticRegression | Pipeline | GaussianNB):
         pytest.importorskip("shap", reason="the extra 'explain' is not installed: no shap")

@@ -15,6 +15,7 @@ from rich.console import Console
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.pipeline import Pipeline
+from sweeps import slow
 
 from lmbm_torch.compare import trials
 from lmbm_torch.compare.comparing import compare
@@ -76,7 +77,7 @@ def drawn(labels: int = 7) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     "settings", [{"max_parents": None}, {"max_parents": None, "C": 1.0, "tol": 1e-6}, {"max_parents": 2}]
 )
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("form", [slow(np.asarray), sparse.csr_array])
 def test_networks_have_the_same_bits_wherever_they_are_learned(two_workers, monkeypatch, settings, form):
     monkeypatch.setattr("lmbm_torch.solvers.networks.chosen_parents.BLOCK", 3)
     # As it is in the workers, and zeros enough for CSR to stay CSR.

@@ -13,6 +13,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from strategies.label_problems import random_inputs
+from sweeps import slow
 
 from lmbm_torch.data import load, read_npz
 from lmbm_torch.energies import PairwiseEnergy
@@ -285,7 +286,7 @@ def test_labellings_one_by_one_take_over_where_sums_of_them_do_not_get_near(data
     assert model.fit(scene.train_features[:400], scene.train_labels[:400]).duality_gap_ <= 1e-3
 
 
-@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("is_sparse", [slow(False), True])
 def test_columns_in_unlike_units_are_trained_on_sums_of_labellings(is_sparse):
     random = np.random.default_rng(0)
     # Of so many columns for the rows, a large C alone would not do.

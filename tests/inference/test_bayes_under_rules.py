@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from strategies.sequential import random_sequential_energy
+from sweeps import slow
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
@@ -50,7 +51,7 @@ def place(labels: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("limits", [{"tolerance": 1e-9}, {"tolerance": 0.3}, {"max_labellings": 4}])
 @pytest.mark.parametrize("size", [0.2, 2.0])
-@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("members", [slow(1), 2])
 @pytest.mark.parametrize("measure", MEASURES)
 def test_the_regret_holds_what_any_allowed_labels_are_worth_more(measure, members, size, limits):
     table = torch.tensor([[measured(measure, y, z) for z in EVERYTHING] for y in EVERYTHING]).double()

@@ -21,6 +21,7 @@ from strategies.pairwise import random_clique_energy, random_pairwise_energy
 from strategies.semi_chain import random_semi_chain_energy
 from strategies.sequential import random_sequential_energy
 from strategies.tree import random_tree_energy
+from sweeps import slow
 
 import lmbm_torch
 from lmbm_torch import energies, inference
@@ -221,7 +222,7 @@ print(*sorted(files), sep="\\n")
 
 
 @pytest.mark.parametrize("quantity", ["decode", "decode_hinge"])
-@pytest.mark.parametrize("examples", [1, 300])
+@pytest.mark.parametrize("examples", [slow(1), 300])
 def test_a_small_network_is_decoded_by_eight_files(examples, quantity):
     """By the files whose functions a second call enters, in a process of its own."""
     run = [sys.executable, "-c", ENTERED, quantity, str(examples)]

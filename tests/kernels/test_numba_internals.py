@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("numba")
 import numba
+from sweeps import slow
 
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.kernels import jit, numba_internals
@@ -76,7 +77,7 @@ def test_names_that_numba_takes_away_and_nobody_uses_change_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "taken", ["numba.core.caching.InTreeCacheLocator", "numba.core.caching.FunctionCache"]
+    "taken", [slow("numba.core.caching.InTreeCacheLocator"), "numba.core.caching.FunctionCache"]
 )
 def test_an_estimator_learns_the_same_without(tmp_path, taken):
     random = np.random.default_rng(0)

@@ -252,7 +252,7 @@ def read_scores(rows, first, example, weights, scores):
 
 @part(fastmath=SUMS)
 def add_change(rows, first, example, change, weights):
-    """Add each row of an example, times the change of each output, to the weights; rows start at ``first``."""
+    """Add an example's rows, times the change of each output, to the weights; rows start at ``first``."""
     for t in range(example.rows):
         steps = change[t * example.outputs : (t + 1) * example.outputs]
         row_add_block(rows, first + t, steps, weights)

@@ -22,7 +22,7 @@ TABLES = {
 }
 
 # Of tables with the same parts, one each is computed in the ordinary suite.
-SLOW = ("linear_networks", "lmbm_2009", "lmsbn_2010")
+SLOW = ("linear_networks", "lmbm_2009", "lmsbn_2010", "crbm_classifier")
 
 
 def one_setting(model, grid, **options):
