@@ -34,8 +34,8 @@ from lmbm_torch.shapes import Float, Int, Known, Shaped
 # the objective, whichever is larger.
 TOLERANCE = 1e-6
 # Ratio of the largest to the median weight above which dominant weights are settled before the search
-# (:mod:`lmbm_torch.inference.relaxations.persistency`). If the ratio is still larger afterwards, the tolerance
-# of exact answers is a share of WIDE times the median weight.
+# (:mod:`lmbm_torch.inference.relaxations.persistency`). If the ratio is still larger afterwards, the
+# tolerance of exact answers is a share of WIDE times the median weight.
 WIDE = 1e3
 # Tolerance of the solvers, as a share of the largest weight.
 SOLVER_TOLERANCE = 1e-8
