@@ -1,1 +1,1 @@
-"""Labellings of the largest expected measure."""
+"""Labellings of largest expected measure, such as F1 or the Jaccard index."""
