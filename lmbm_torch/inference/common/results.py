@@ -220,8 +220,7 @@ class LogPartitionBounds:
 class Estimate(Generic[Value]):
     """Number, or a number for each example, that is estimated from weighted samples.
 
-    An estimated log partition or log-likelihood is too low on average, as the logarithm of an unbiased
-    estimate.
+    An estimated log partition or log-likelihood, the logarithm of an unbiased number, is too low on average.
 
     Args:
         value: the number, or (batch,).
@@ -302,8 +301,8 @@ class Decoding:
         hidden: {0, 1}, the hidden units' states, if the objective is the score of both sides.
         relaxed: labels in [0, 1], the solution of a relaxation, from which ``labels`` are rounded.
         regret: for an expected measure, an upper bound of how much larger another labelling's measure can be.
-            The objective is then the measure, its lower bound if some probability is left out, or the mean
-            over samples.
+            The objective is then the measure, or a lower bound if some probability is left out, or a sample
+            mean.
         mass_left: the probability of the labellings that the search did not visit. Without samples, the
             expected measure exceeds the objective by at most this probability.
 
@@ -333,8 +332,7 @@ class LikelyLabellings:
 
     Args:
         labels: {0, 1} or class indices, the most probable first; zeros beyond an example's last labelling.
-        probability: the probability of each labelling, given the known labels; 0 beyond an example's last
-            labelling.
+        probability: P(labelling), given the known labels; 0 beyond an example's last labelling.
         mass_left: the total probability of all other labellings. With known labels, ``mass_left`` is an upper
             bound, and ``probability`` a lower bound.
         log_known: an upper bound of log P(known); 0 without known labels.

@@ -23,9 +23,8 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
 from lmbm_torch.verdicts import is_traced
 
-# Smallest number of free labels for which an example is summed by itself; with fewer labels, enumeration of
-# all examples at once is faster (scripts/bench/label_sums.py). LEAST_OF_FEW: the same for at most FEW
-# examples.
+# Smallest number of free labels for summing examples one by one (LEAST_OF_FEW: for at most FEW examples);
+# with fewer, enumeration of all examples at once is faster (scripts/bench/label_sums.py).
 LEAST_FREE, LEAST_OF_FEW, FEW = 15, 12, 4
 # Smallest number of labellings in the whole batch for which sums with shared couplings are used; with fewer,
 # enumeration is faster (scripts/bench/label_sums.py).
@@ -42,8 +41,7 @@ def are_shared(energy: Energy) -> bool:
 def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
     """Return the marginals of a checked energy by halves of the labels.
 
-    The result is None if the routine does not apply: not pairwise, not on the CPU, few labellings, traced
-    code.
+    The result is None if the energy is not pairwise or not on the CPU, for few labellings, or in traced code.
 
     Args:
         known: {0, 1, NaN}, already checked.

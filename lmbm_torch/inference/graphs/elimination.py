@@ -254,8 +254,7 @@ def decode_hinge(
     other, and is wider than the graph of the score.
 
     Args:
-        energy, known, constraints, max_bytes: see :func:`log_partition`; the hinge losses of known labels are
-            part of the sum.
+        energy, known, constraints, max_bytes: see :func:`log_partition`; known labels add their hinge losses.
         margin: γ > 0, in units of the local fields.
         top_k: see :func:`decode`.
 

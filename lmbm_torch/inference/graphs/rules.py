@@ -13,8 +13,8 @@ from lmbm_torch.inference.trees.rule_tables import rule_tables
 def ruled(energy: FactorEnergy, constraints: Constraints) -> FactorEnergy:
     """Return the energy with score −∞ for labellings that break a rule.
 
-    Rules over many labels need further variables, which count; these counters come last. The labels determine
-    the counters, so each allowed labelling has exactly one extension, with the same score.
+    The last variables are counters of rules. The labels determine the counters: each allowed labelling has
+    one extension, with the same score.
 
     Raises:
         TypeError: ``constraints`` is no :class:`~lmbm_torch.constraints.Constraints`.

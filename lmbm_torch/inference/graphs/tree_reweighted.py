@@ -72,7 +72,6 @@ def marginals(
             no message, a log-potential, by more than ``tol``.
         damping: the share of the old value in a new message, in [0, 1). With strong couplings, messages
             oscillate without damping.
-            undamped messages oscillate.
         known: (batch, labels), a label's known state, or NaN for a free label.
 
     Raises:
@@ -160,8 +159,8 @@ class Graph(NamedTuple):
         tables = torch.cat([tables, tables.mT], 1)
         several = (unary.detach() > EXCLUDED).sum(2) > 1
         coupled = several[:, receiver] & several[:, sender] & (tables.detach() != 0).any(3).any(2)
-        # A sender with one state adds its table's column to the receiver's unary; of two such variables, each
-        # adds half.
+        # A sender with one state adds its table's column to the receiver's unary; two such variables add
+        # half.
         state = unary.detach().argmax(2)[:, sender, None, None].expand(-1, -1, states, 1)
         given = tables.gather(3, state).squeeze(3) * ~coupled[..., None] * ~several[:, sender, None]
         given = given * torch.where(several[:, receiver], 1.0, 0.5).to(given.dtype)[..., None]

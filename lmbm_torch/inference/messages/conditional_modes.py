@@ -32,8 +32,7 @@ def decode(
 ) -> Decoding:
     """Return a joint mode of v and h: maximise over h, then over v, and repeat until neither changes.
 
-    This is the greedy search for the joint MAP in belief_propagation_in_crbms_2017, section 2. The score
-    never falls.
+    This is the greedy search of belief_propagation_in_crbms_2017, section 2. The score never falls.
 
     Args:
         energy: a bipartite energy, on any device.
@@ -42,9 +41,9 @@ def decode(
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Returns:
-        The visible labels, the states of the ``hidden`` units, and the score. The bound gives half of each
-        positive weight to either side, so it is tight only for weak couplings. ``status.converged``: a mode
-        was reached.
+        The visible labels, the states of the ``hidden`` units, and the score. The bound gives half of a
+        positive weight to either side, and is tight only for weak couplings. ``status.converged``: a mode is
+        reached.
 
     Raises:
         ValueError: NaN or infinity in the energy; ``num_iters`` below 1; ``known`` or ``init`` of a wrong

@@ -1,9 +1,9 @@
 """Belief propagation on restricted Boltzmann machines; all messages of one side are computed at once.
 
 Sum-, max- and mixed-product (belief_propagation_in_crbms_2017, section 5 and Algorithm 1): in each iteration
-the hidden units answer the visible units, then the visible units answer the new messages. Messages start as log-odds of 0
-(probability 0.5 in the paper). The result is exact if the coupling is a forest and propagation has converged.
-A fixed point of sum-product is a stationary point of the Bethe free energy.
+the hidden units answer the visible units, then the visible units answer the new messages. Messages start as
+log-odds of 0 (probability 0.5 in the paper). The result is exact if the coupling is a forest and propagation
+has converged. A fixed point of sum-product is a stationary point of the Bethe free energy.
 
 Compiled kernels exist for CPUs and for GPUs. Without them, a plain implementation in torch runs, which can
 also be called for differentiation through every iteration

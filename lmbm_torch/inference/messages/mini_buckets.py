@@ -251,8 +251,7 @@ class _Problem(NamedTuple):
         scopes: the labels of each table, unaries first.
         first: the index of each table's first entry, and the number of all entries.
         table: (batch, entries), 0 for excluded states.
-        excluded: for each label a mask (batch, states) of states with −∞ in the unary; empty if there are
-            none.
+        excluded: for each label a mask (batch, states) of states with −∞ in the unary, or empty.
     """
 
     buckets: tuple[Bucket, ...]

@@ -119,13 +119,12 @@ def decode(
     single labels, with the best bound; ``status.exact`` is true if the bound nevertheless proves the answer.
 
     Args:
-        energy: a Boltzmann machine; in cliques, of at most twelve labels, each subset of two or more labels
-            becomes a variable.
+        energy: a Boltzmann machine; each subset of two or more labels of a clique (of at most twelve) is a
+            variable.
         known: {0, 1, NaN}, NaN for a free label; only labellings with the known values are considered.
         constraints: rules that labellings must obey, each a constraint of the programme.
         node_limit: the approximate number of nodes after which an example's search ends.
-        time_limit: the approximate number of seconds for an example. Results then depend on the computer's
-            speed.
+        time_limit: the approximate number of seconds for an example. Results then depend on the computer.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` has another

@@ -74,8 +74,7 @@ class Parities:
         sizes = np.cumsum([0, *map(len, groups)])
         cliques = [begin + np.arange(len(group)) for begin, group in zip(sizes, groups, strict=False)]
         orders = [group.shape[1] for group in groups]
-        # For each number of labels in a product: the cliques, the labels of the products, and the
-        # coefficient.
+        # For each number of labels in a product: cliques, the labels of the products, and coefficient.
         terms: dict[int, list[tuple[np.ndarray, np.ndarray, float]]] = {}
         for own, group, order in zip(cliques, groups, orders, strict=True):
             for size in range(1, order + 1):

@@ -64,8 +64,7 @@ def relaxed_labels(
     energy = first_order(energy, "lp_layer.relaxed_labels")
     labels = energy.num_labels
     if labels == 1:
-        # Without pairs there is a closed form; cvxpylayers would fail, because the parameter of pairs is
-        # empty.
+        # Without pairs there is a closed form; cvxpylayers would fail for the empty parameter of pairs.
         return ((energy.unary / temperature + 1) / 2).clamp(0, 1)
     first, second = torch.triu_indices(labels, labels, 1, device=energy.device)
     both = energy.pairwise[..., first, second] + energy.pairwise[..., second, first]

@@ -35,8 +35,7 @@ with naming_extras():
 
 __all__ = ["decode", "decode_hinge"]
 
-# Relaxed labels above this number round to 1: ½ within the solver's tolerance becomes 0, as ties of scores
-# do.
+# Relaxed labels above this number round to 1; ½ within the solver's tolerance rounds to 0, like a tie.
 HALF = 0.5 + 1e-6
 # Number of variables (some 150 dense labels) from which Ctrl-C can stop a solve; smaller ones end at once.
 SOON = 10_000
@@ -52,8 +51,8 @@ def decode(
     fractional labels, ``labels`` the rounded and improved labels, and ``objective`` the score of ``labels``.
 
     Args:
-        energy: a Boltzmann machine; in cliques, of at most twelve labels, each subset of two or more labels
-            becomes a variable.
+        energy: a Boltzmann machine; each subset of two or more labels of a clique (of at most twelve) is a
+            variable.
         known: {0, 1, NaN}, NaN for a free label; only labellings with the known values are considered.
         constraints: rules that labellings must obey, each a constraint of the programme; rounded labels that
             break a rule are replaced by the nearest allowed labels, without flips.

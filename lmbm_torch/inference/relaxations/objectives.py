@@ -39,8 +39,7 @@ TOLERANCE = 1e-6
 WIDE = 1e3
 # Tolerance of the solvers, as a share of the largest weight.
 SOLVER_TOLERANCE = 1e-8
-# Smallest gain for which a label is flipped, as a share of the sum of weights and loss: prevents endless
-# flips.
+# Smallest gain of a flip, as a share of the sum of weights and loss: prevents endless flips.
 ROUND_OFF = 1e-13
 # Most flips of one labelling, for each label; a hundred labels of dense models need about one each.
 FLIPS_PER_LABEL = 10

@@ -55,8 +55,8 @@ class SparseMarginals:
 
     Args:
         states: P(y_i = s), 0 for states that a label does not have, and beyond a chain's or graph's end.
-        labellings: the labellings of positive probability; an example with fewer labellings than others is
-            filled up with copies.
+        labellings: the labellings of positive probability; examples with fewer labellings have copies at the
+            end.
         probabilities: the probability of each labelling, 0 for copies.
         objective: E[score] − temperature/2 Σ_i (2 Σ_s P(y_i = s)² − 1).
         bound: an upper bound of the objective over all distributions.
@@ -93,12 +93,10 @@ def marginals(
         energy: a Boltzmann machine, chains, trees or graphs of tables.
         temperature: > 0, in units of the score; as it approaches 0, the MAP labelling gets all probability.
         num_iters: the largest number of calls of the decoder, each for all examples not yet converged.
-        tol: the gap between bound and objective at which an example has converged, as a share of the largest
-            score.
+        tol: the gap of bound and objective at which an example has converged, relative to the largest score.
         decoder: a function that takes an energy and returns the labelling of largest score, with a bound; by
             default enumeration for a Boltzmann machine, else dynamic programming. With an inexact decoder the
-            result is optimal among the labellings found, and ``status.exact`` is false unless bounds prove
-            more.
+            result is optimal among the labellings found, and ``status.exact`` false unless bounds prove more.
 
     Raises:
         TypeError: there is no default decoder for this kind of energy.

@@ -48,8 +48,8 @@ def decode(
             or more labels needs at most 22 labels, a graph close to a tree, or the solver HiGHS. A subclass
             of ``BaseEnergy`` from another library needs at most 22 free labels. A restricted energy is
             decoded under its own rules.
-        known: {0, 1, NaN}, NaN for a free label; the answer keeps the known labels. Must be None for chains
-            and trees.
+        known: {0, 1, NaN}, NaN for a free label; the answer keeps the known labels. None for chains and
+            trees.
         top_k: the number of labellings to return, best first. Only directed models, chains and Boltzmann
             machines can return several (with cliques of three or more labels: of at most 22 labels).
         node_limit: the number of nodes after which an example's search ends; "auto": the default for this
@@ -92,8 +92,8 @@ def decode_hinge(
         energy: a directed model or a Boltzmann machine; at most 22 labels with cliques of three or more.
         margin: γ > 0, in units of the local fields.
         known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels are part of the sum.
-        top_k: the number of labellings to return, best first; above 1 needs at most 22 labels in a Boltzmann
-            machine.
+        top_k: the number of labellings to return, best first; a Boltzmann machine with several needs at most
+            22 labels.
         node_limit, constraints: see :func:`decode`.
 
     Raises:
@@ -131,8 +131,7 @@ def decode_expected(
     """Return the labelling of largest expected measure under a mixture of directed models of equal weight.
 
     Args:
-        energies: the members (models) of the mixture, of the same shape; one model is a mixture of one
-            member.
+        energies: the members (models) of the mixture, of the same shape; one model is a mixture.
         measure: ``"exact_match"`` (the most probable labelling), ``"hamming"``, ``"f1"`` or ``"jaccard"``; F1
             and Jaccard need labels of two values.
         known: {0, 1, NaN}, NaN for a free label.

@@ -144,9 +144,8 @@ class Route(NamedTuple):
 
     Args:
         when: the condition.
-        routine: module and function in this package, with ``{quantity}`` for the name of the quantity. The
-            routine takes the energy and the query's options by name, or only ``query``. None refuses the
-            query.
+        routine: module and function in this package, with ``{quantity}`` for the quantity's name. The routine
+            takes the energy and the query's options by name, or only ``query``. None: refused.
         words: the ``method`` of the result; "" if the routine sets ``method``. For a refusal, the error
             message, filled in by :meth:`str.format`.
     """

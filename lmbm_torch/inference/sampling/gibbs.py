@@ -66,8 +66,7 @@ def sweep(
 
     Returns:
         A function of labels (or means) and of a function that maps a block's probabilities to new values. It
-        returns the labels after the sweep, and the hidden units of a bipartite energy (else the labels
-        again).
+        returns the labels after the sweep, and a bipartite energy's hidden units (else the labels again).
     """
     if isinstance(energy, BipartiteEnergy):
 

@@ -5,8 +5,8 @@ Labels are decided in topological order. The search first tries the value that t
 non-negative loss for each label. A partial labelling is dropped once its loss, plus the least possible loss
 of the undecided labels, reaches the loss of the best complete labelling. Sums are in float64, and losses
 count as tied if they differ by less than ``ROUND_OFF`` times the largest possible loss of a label.
-Certificates hold up to this difference, and up to the energy's own precision, to which objective and bound
-are rounded.
+Certificates hold up to this difference, and up to the rounding of objective and bound to the energy's
+precision.
 """
 
 from __future__ import annotations
@@ -54,15 +54,13 @@ def decode_hinge(
     """Return argmin_y Σ_i [γ − m_i(y)]_+, the papers' prediction rule (lmbm_and_lmsbn_2010, Equation 5).
 
     Args:
-        energy: a directed model, on any device. On CUDA devices the search runs on the GPU if a kernel is
-            available (:mod:`lmbm_torch.kernels.search.directed_cuda`, never run on a GPU yet), else on the
-            CPU.
+        energy: a directed model, on any device. On CUDA devices a kernel searches if available
+            (:mod:`lmbm_torch.kernels.search.directed_cuda`, never run on a GPU yet), else the CPU.
         margin: γ > 0, in units of the local fields.
         cutoff: S; labellings whose loss is S γ or more are pruned. A label against its field costs at least
             γ. A least loss below S γ is always found: with probability 1 − E[loss]/(S γ) or more, on at most
             Σ_{s<S} C(labels, s) leaves, which are complete labellings (Theorem 9). An example with fewer than
-            ``top_k`` such labellings gets the first leaves of the search, for ``top_k=1`` the greedy
-            labelling.
+            ``top_k`` such labellings gets the search's first leaves, for ``top_k=1`` the greedy labelling.
         node_limit: the number of nodes after which an example's search ends, if ``top_k`` leaves were found.
         known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels are part of the sum.
         top_k: the number of labellings to return, best first; the bound then holds for all other labellings.

@@ -162,8 +162,7 @@ def _under_rules(
     """Decode by ``routine``, and repeat examples whose answers break a rule by two searches under the rules.
 
     The search ``inside`` propagates rules, but its bounds ignore contradictions between pairs of labels,
-    which roof duality detects. The search around ``routine`` has bounds that ignore contradictions between
-    rules.
+    which roof duality detects. The search around ``routine`` ignores contradictions between rules.
 
     Args:
         margin: the margin of hinge losses; None for scores.

@@ -7,10 +7,9 @@ position, and the largest entry of each message after each step.
 
 On the CPU a compiled kernel goes through the chains one by one, gradients included. Without the kernel, and
 for second gradients, each step computes one position of the whole batch. Sum-product steps are matrix
-products of
-probabilities: if transitions differ by less than the dtype's range, terms that underflow are too small to
-change any sum. If transitions differ by more, for instance because some are forbidden, the kernel reports the
-chains that may have lost terms, and their sums are computed again by logsumexp.
+products of probabilities: if transitions differ by less than the dtype's range, terms that underflow are too
+small to change any sum. If transitions differ by more, for instance because some are forbidden, the kernel
+reports the chains that may have lost terms, and their sums are computed again by logsumexp.
 
 On a GPU all positions are computed together (:mod:`lmbm_torch.inference.trees.chain_scans`), by logsumexp.
 

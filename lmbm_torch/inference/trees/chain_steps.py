@@ -26,8 +26,7 @@ FORBIDDEN = -1e30
 COARSE = 100.0
 # Largest magnitude of log-potentials in float64, with the same effect of rounding.
 COARSE_DOUBLE = COARSE * 2.0**29
-# Smallest log-potential of a step, relative to the largest, that the kernel accepts in float64 without a
-# check.
+# Smallest log-potential of a step, relative to the largest, for which float64 needs no check.
 LEAST_STEP = math.log(1e-280)
 _POSSIBLE = "energy: expected an allowed labelling of each chain"
 

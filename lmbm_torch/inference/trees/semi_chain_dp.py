@@ -169,8 +169,7 @@ def _expected(
 
     Args:
         weight: (batch,), the weight of each chain.
-        by_segment: an array (batch, length, max_segment, states) that gets the segments' weighted
-            probabilities.
+        by_segment: (batch, length, max_segment, states), filled with weighted probabilities of segments.
     """
     fine, (batch, length, states) = _Potentials(energy), energy.unary.shape
     changes = fine.unary.new_zeros(batch, length + 1, states)

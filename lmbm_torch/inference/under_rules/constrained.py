@@ -101,8 +101,7 @@ def where_broken(
 ) -> Decoding:
     """Decode by ``routine``; for examples whose answer breaks a rule, return the answer of ``search``.
 
-    Both get the labels that follow from the rules and the known labels, since more fixed labels make searches
-    faster.
+    Both get the labels that follow from rules and known labels, since fixed labels make searches fast.
 
     Args:
         energy, constraints, routine, known: see :func:`decode`.

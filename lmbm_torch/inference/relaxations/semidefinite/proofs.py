@@ -2,8 +2,7 @@
 
 A search tree proves the answers of :mod:`~lmbm_torch.inference.relaxations.semidefinite.decoding`: each leaf
 is a set of labellings, closed by a semidefinite bound. To compute the bound, a leaf needs only the
-multipliers y of each spin's square, and z ≥ 0 of inequalities (b_t·x)² ≥ 1 over an odd number k_t of signs
-each:
+multipliers y of the spins' squares, and z ≥ 0 of inequalities (b_t·x)² ≥ 1 over an odd number k_t of signs:
 
     score ≤ constant + Σ_i y_i + Σ_t z_t (k_t − 1)/2 + max over spins x of xᵀ M x,
     M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2,
@@ -37,8 +36,7 @@ class Multipliers(NamedTuple):
 
     Args:
         diagonal: y, (1 + free labels,); the first entry belongs to the spin that carries the fields.
-        members: (inequalities, 5), for each sign of b the sign times (1 + its index in ``diagonal``); 0 for
-            padding.
+        members: (inequalities, 5), each sign times (1 + its spin's index in ``diagonal``); 0 for padding.
         prices: z, (inequalities,).
         unit: a number of which all weights are multiples; 0 if there is none.
         rules: (products, 2), the rule of each product, and the factor: 0 for 1, 1 + j for y_j, −1 − j for

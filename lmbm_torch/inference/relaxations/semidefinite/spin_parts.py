@@ -22,8 +22,7 @@ from lmbm_torch.inference.relaxations.persistency import persistent_spins
 from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem, with_field_spin
 from lmbm_torch.inference.relaxations.semidefinite.spin_search import Best, Limits, search
 
-# Number of spins in a row without any implication after which the search for implications ends: dense
-# problems.
+# Number of spins in a row without an implication after which the search ends, as in dense problems.
 FRUITLESS = 8
 
 

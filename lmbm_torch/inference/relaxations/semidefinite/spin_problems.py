@@ -18,7 +18,7 @@ from lmbm_torch.constraints import Constraints
 class RuleTerms:
     """Products (one_t · x)(other_t · x) that are non-negative for all spins x that obey the rules.
 
-    For a rule a·y ≤ b, the slack b − a·y is multiplied by 1, and by y_j and 1 − y_j for each label j of the
+    The slack b − a·y of a rule a·y ≤ b is multiplied by 1, and by y_j and 1 − y_j for each label j in the
     rule (Lovász and Schrijver 1991).
 
     Args:
@@ -201,8 +201,7 @@ def climbed(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.nd
 
     Args:
         spins: (rows, spins).
-        trust: (spins,), the confidence in each spin: rows are made to obey the rules by changes of the least
-            trusted spins.
+        trust: (spins,), the confidence in each spin: rules change the least trusted spins.
     """
     least = LEAST * np.abs(problem.matrix).sum()
     if problem.rules is not None:
