@@ -159,8 +159,8 @@ class BipartiteMarginals:
         See Equation 18 of belief_propagation_in_crbms_2017. The log-odds of P(v_i = 1 | h_j = 1) are the
         log-odds of v_i with the message from h_j replaced by coupling_ij. Summed over v_i the result is P(h_j
         = 1); summed over h_j it is P(v_i = 1), but only at a fixed point. :func:`matrix_bp.moments
-        <lmbm_torch.inference.messages.matrix_bp.moments>` returns the sum over the batch. If a P(v_i = 1) has
-        rounded to 0 or 1 at a fixed point, the error is at most the rounding error.
+        <lmbm_torch.inference.messages.matrix_bp.moments>` returns the sum over the batch. A P(v_i = 1)
+        rounded to 0 or 1 at a fixed point adds only rounding errors.
 
         Raises:
             ValueError: no messages were kept.
@@ -301,8 +301,7 @@ class Decoding:
         hidden: {0, 1}, the hidden units' states, if the objective is the score of both sides.
         relaxed: labels in [0, 1], the solution of a relaxation, from which ``labels`` are rounded.
         regret: for an expected measure, an upper bound of how much larger another labelling's measure can be.
-            The objective is then the measure, or a lower bound if some probability is left out, or a sample
-            mean.
+            The objective is then the measure, a lower bound if probability is left out, or a sample mean.
         mass_left: the probability of the labellings that the search did not visit. Without samples, the
             expected measure exceeds the objective by at most this probability.
 

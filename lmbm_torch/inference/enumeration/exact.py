@@ -180,8 +180,7 @@ def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Dec
     """Return the labelling with the largest score (MAP), or the ``top_k`` best labellings.
 
     At ties, the labelling with the smallest number is returned (label 0 is the most significant bit), which
-    has 0 in the first label that differs. For a bipartite energy, this holds for the smaller side, which is
-    enumerated.
+    has 0 in the first label that differs. For a bipartite energy, this holds for the smaller side.
 
     For pairwise energies with shared couplings on the CPU, without known labels, a compiled kernel needs
     about a ninth of the time at 14 labels; scores that differ by rounding may then count as ties.

@@ -84,8 +84,7 @@ def decode(
         max_labellings: the largest number of labellings for each member and instance; None for 10,000, and
             fewer for more than 100 labels.
         num_samples: the number of draws for each instance without known labels whose likely labellings leave
-            out more than 0.3 of the probability. For F1 of one belief network on the CPU, compiled code
-            draws.
+            out more than 0.3 of the probability. Compiled code draws for F1 of one belief network on the CPU.
         generator: the source of randomness, on the energies' device.
 
     Returns:

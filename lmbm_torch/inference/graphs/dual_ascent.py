@@ -72,8 +72,7 @@ def branch_and_bound(
 
     Args:
         energy, known: see :func:`decode`.
-        node_limit: the number of nodes after which an example's search ends with the open nodes' bound; None:
-            no limit.
+        node_limit: the number of nodes after which a search ends with the open nodes' bound; None: no limit.
 
     Raises:
         ValueError: see :func:`decode`; a limit that is no positive integer.

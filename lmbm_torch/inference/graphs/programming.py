@@ -2,7 +2,7 @@
 
 The variables of the programme are probabilities: μ_i(s) for each state of a label, and μ_c(y_c) for each
 entry of a table, whose marginals equal the μ_i (max_margin_markov_networks_survey_2003, section 4.1). With
-integer variables the optimum is the best labelling; without, an upper bound, exact on forests.
+integer variables the optimum is the best labelling, otherwise an upper bound, exact on forests.
 """
 
 from __future__ import annotations

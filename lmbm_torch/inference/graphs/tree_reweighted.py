@@ -159,8 +159,7 @@ class Graph(NamedTuple):
         tables = torch.cat([tables, tables.mT], 1)
         several = (unary.detach() > EXCLUDED).sum(2) > 1
         coupled = several[:, receiver] & several[:, sender] & (tables.detach() != 0).any(3).any(2)
-        # A sender with one state adds its table's column to the receiver's unary; two such variables add
-        # half.
+        # A sender with one state adds its column to the receiver's unary; two such variables add half.
         state = unary.detach().argmax(2)[:, sender, None, None].expand(-1, -1, states, 1)
         given = tables.gather(3, state).squeeze(3) * ~coupled[..., None] * ~several[:, sender, None]
         given = given * torch.where(several[:, receiver], 1.0, 0.5).to(given.dtype)[..., None]

@@ -77,7 +77,7 @@ def marginal_map(
     parts, length, waited = _parts(energy, known), torch.ones_like(objective), torch.zeros_like(iterations)
     left = torch.arange(energy.batch_size, device=energy.device)
     active = torch.ones_like(left, dtype=torch.bool)
-        # Drop examples that are done; on a GPU, where this check waits for the GPU, only now and then.
+    # Drop examples that are done; on a GPU, where this check waits for the GPU, only now and then.
     every = 1 if energy.device.type == "cpu" else ascent.CHECK_EVERY
     for iteration in range(num_iters):
         copies, copies_worth = _best_copies(parts)

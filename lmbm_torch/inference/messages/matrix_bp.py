@@ -61,8 +61,7 @@ def marginals(
         num_iters: the largest number T of iterations.
         tol: an example has converged, and takes no more time, once an iteration changes no message to a
             visible unit by more than ``tol``, in log-odds. With 0, messages must repeat to the last bit.
-        damping: the share of the old log-odds in a message to a visible unit, in [0, 1). Iterations with
-            damping are slower.
+        damping: the share of the old log-odds in a message to a visible unit, in [0, 1). Damping is slower.
         known: {0, 1, NaN}, NaN for a free visible unit; the results are conditional on the known units.
         init: the hidden units' first probabilities, for instance ``hidden`` of an earlier result: nearly as
             good a start as messages, with one number for each unit instead of each coupling. By default

@@ -224,8 +224,8 @@ class LocalPolytope:
         values: the entries that do not depend on weights, in the order of creation; a hinge's entries follow.
         upper: the right-hand sides of the constraints without weights, which come first.
         num_bounds: the number of constraints on one variable, which come first of all.
-        margins: the terms of the labels' margins for hinge losses, which also have a variable ξ for each
-            label; None for scores.
+        margins: the terms of the labels' margins for hinge losses, which have a variable ξ for each label;
+            else None.
     """
 
     parities: Parities

@@ -194,8 +194,8 @@ def marginals(
     """Return P(y_i = 1), or P(y_t = s) for labels of several states: exact if affordable, else approximate.
 
     ``method`` names the routine in words. ``status.exact`` says for which examples the marginals and
-    ``log_partition`` are exact. Otherwise, ``log_partition`` is the routine's bound or approximation; for a
-    directed model it is 0.
+    ``log_partition`` are exact. Otherwise, ``log_partition`` is a bound or an approximation, 0 for a directed
+    model.
 
     Args:
         energy: see :func:`decode`, also for ``known``. A directed model with too many labels for enumeration

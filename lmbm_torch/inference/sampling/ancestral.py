@@ -1,7 +1,6 @@
 """Ancestral sampling of directed models: each label is drawn given the labels that come before.
 
-If all examples share the couplings, they also share random numbers, so that no answer depends on the other
-examples of the batch.
+If all examples share the couplings, they also share random numbers: answers do not depend on other examples.
 """
 
 from __future__ import annotations

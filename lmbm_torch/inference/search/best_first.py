@@ -5,8 +5,7 @@ is more probable than its prefixes, so a labelling at least as probable as every
 prefix is the most probable of all. A round goes through the positions once. At each position, the round
 expands all open prefixes that are at least half as probable as the example's best prefix, for all examples
 together: so each round computes each label's distribution once. Expanded prefixes are at most twice as
-improbable as in a search that expands one prefix at a time. Open prefixes bound the probability of all
-unvisited labellings.
+improbable as in a search that expands one prefix at a time. Open prefixes bound all unvisited labellings.
 
 Depth-first search needs less memory, but expands more prefixes: every round follows each example's deepest
 open prefix greedily to a labelling, and prefixes no more probable than the best labelling are dropped. Only a

@@ -21,8 +21,7 @@ from lmbm_torch.verdicts import is_traced, number, refuse_unless
 
 # Log-potential that replaces −∞: far below any sum of log-potentials, but sums and gradients stay finite.
 FORBIDDEN = -1e30
-# Largest magnitude of log-potentials in float32 for which rounding of sums changes probabilities by at most a
-# share of 1e-5.
+# Largest magnitude of log-potentials in float32 for which rounding changes probabilities by less than 1e-5.
 COARSE = 100.0
 # Largest magnitude of log-potentials in float64, with the same effect of rounding.
 COARSE_DOUBLE = COARSE * 2.0**29

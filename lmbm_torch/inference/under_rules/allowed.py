@@ -1,7 +1,6 @@
 """Best labellings under rules, by enumeration or by searches that apply the rules.
 
-The searches (:mod:`lmbm_torch.kernels.search.under_rules`) propagate the rules at every node, and use them to
-tighten the bound.
+The searches (:mod:`lmbm_torch.kernels.search.under_rules`) use the rules at every node, also in the bound.
 """
 
 from __future__ import annotations

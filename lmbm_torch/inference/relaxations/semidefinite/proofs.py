@@ -39,8 +39,8 @@ class Multipliers(NamedTuple):
         members: (inequalities, 5), each sign times (1 + its spin's index in ``diagonal``); 0 for padding.
         prices: z, (inequalities,).
         unit: a number of which all weights are multiples; 0 if there is none.
-        rules: (products, 2), the rule of each product, and the factor: 0 for 1, 1 + j for y_j, −1 − j for
-            1 − y_j.
+        rules: (products, 2), the rule and the factor of a product: 0 for 1, 1 + j for y_j, −1 − j for 1 −
+            y_j.
         rule_prices: (products,), the multiplier of each product.
     """
 
@@ -137,8 +137,7 @@ class OpenPart:
         which, rule_prices = np.zeros((0, 2), np.int64), np.zeros(0)
         if problem.rules is not None:
             rule_prices = self.relaxation.rule_prices
-            # A checker replaces a spin's square by 1, so the products' diagonal entries are not in its matrix
-            # M: subtract them from y.
+            # A checker replaces a spin's square by 1: its matrix M lacks the products' diagonal, so change y.
             diagonal = diagonal - problem.rules.weighted(rule_prices).diagonal()
             which = np.stack([problem.rules.rule, problem.rules.literal], 1)
         is_used = rule_prices > 0
