@@ -31,7 +31,7 @@ def check_start(
     """Check that start labels ``init`` are 0 or 1, have the shape of ``like``, and agree with ``known``.
 
     Raises:
-        ValueError: ``init`` fails one of these checks; ``init`` may have further leading axes, for chains.
+        ValueError: ``init`` fails one of the checks; ``init`` may have further leading axes, for chains.
     """
     check_shape("init", init, *[None] * (init.ndim - 2), *like.shape)
     check_device("init", init, like.device)

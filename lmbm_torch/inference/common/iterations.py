@@ -79,7 +79,7 @@ def repeat(
 ) -> tuple[Float[Tensor, "batch units"], Status]:
     """Apply ``update`` repeatedly to ``start``, and return the last values.
 
-    An example ends once an update changes each of its values by at most ``tol``. Examples are independent.
+    An example ends once an update changes each of the values by at most ``tol``. Examples are independent.
 
     Args:
         update: a function from the values of all examples to new values, where the new values of an example

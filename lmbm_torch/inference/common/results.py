@@ -20,7 +20,7 @@ class Status:
     """Status of an answer for each example: what is proven, and how the method ended.
 
     Args:
-        exact: whether the objective equals the proven bound, or the method is exact for this energy.
+        exact: whether the objective equals the proven bound, or the method is exact for the energy.
         converged: whether the method ended by its stopping rule and not at a limit.
         num_iters: the number of iterations, samples or search nodes.
         residual: the difference of objective and bound, or the last change of iterated values; 0 if exact.
@@ -294,7 +294,7 @@ class Decoding:
     Args:
         labels: {0, 1}; for chains class indices, and ``energies.chain.PADDING`` beyond the ends; with several
             labellings ``(batch, top_k, labels)``, best first.
-        objective: the routine's objective for these labels; ``(batch, top_k)`` with several labellings.
+        objective: the routine's objective for the labels; ``(batch, top_k)`` with several labellings.
         bound: an upper bound of the objective of all labellings (for losses, a lower bound); with several
             labellings, of all others.
         nodes: the number of search nodes, if the routine searches.
@@ -327,7 +327,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class LikelyLabellings:
-    """Most probable labellings of each example, and the probability of all other labellings.
+    """Likely labellings of each example, best first, and the probability of all further labellings.
 
     Args:
         labels: {0, 1} or class indices, the most probable first; zeros beyond an example's last labelling.

@@ -62,7 +62,7 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
     """Return log Σ_y exp(score(y)), over the labellings that agree with ``known``.
 
     The result is differentiable in the energy's tensors. With several chunks of labellings, the backward pass
-    enumerates them again, so memory holds only one chunk, and one number for each chunk and example.
+    enumerates them again: memory holds only one chunk, and a number for each chunk and example.
 
     Args:
         energy: any energy over binary labels; a bipartite energy's labels are the visible units.
@@ -101,7 +101,7 @@ def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | Bipa
     """Return P(y_i = 1) for every label, given ``known``, and the log partition of :func:`log_partition`.
 
     On the CPU with many labels, directed models without cliques are summed by a compiled kernel, and pairwise
-    models by halves of the labels: 20 to 130 times as fast as summing labellings one by one
+    models by halves of the labels: 20 to 130 times as fast as summing labellings in turn
     (``scripts/bench/label_sums.py``).
 
     Args:
@@ -356,7 +356,7 @@ def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
 
 
 def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the ``count`` largest values along the first axis, largest first, and their indices."""
+    """Return the ``count`` largest values along the first axis, largest first, and the indices."""
     if count == 1:
         return values.max(0, keepdim=True)
     ordered, rows = values.sort(stable=True, dim=0, descending=True)

@@ -89,7 +89,7 @@ def moments_by_halves(
 def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> Moments:
     """Return the moments of examples with shared couplings, by halves of the labels.
 
-    Examples whose sums by halves may lose terms by underflow are enumerated one by one. The mean spins are
+    Examples whose sums by halves may lose terms by underflow are enumerated in turn. The mean spins are
     the gradient of the log partition by the unary log-potentials.
 
     Args:

@@ -3,7 +3,7 @@
 The score of a labelling is a number for the first half of the labels, a number for the second half, and the
 couplings between the halves. Examples with shared couplings are summed together by
 :mod:`~lmbm_torch.inference.enumeration.half_products`. For an example with its own couplings, a matrix
-product gives the scores of all pairs of halves, so a labelling takes a few additions and an exponential.
+product gives the scores of all pairs of halves: a labelling takes a few additions and an exponential.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _alike(free: Bool[Tensor, "batch labels"]) -> Iterator[tuple[Int[Tensor, " r
 def _sums(
     unary: Float[Tensor, " free"], coupling: Float[Tensor, "free free"]
 ) -> tuple[Float[Tensor, " free"], Float[Tensor, ""]]:
-    """Return P(y_i = 1) of each label, and the log partition, of one example without known labels."""
+    """Return P(y_i = 1) of each label, and the log partition, of an example without known labels."""
     middle = len(unary) // 2
     first, second = (labellings(count, unary) for count in (middle, len(unary) - middle))
     spins, others = 2 * first - 1, 2 * second - 1

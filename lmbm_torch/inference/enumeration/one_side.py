@@ -1,7 +1,7 @@
 """Restricted Boltzmann machines with one side enumerated, and the other side summed out in closed form.
 
 A unit of the other side has a field f that is the sum of a number for the example and a number for the
-labelling, so its odds e^f are a product of two exponentials, which examples and labellings share. For a pair
+labelling: its odds e^f are a product of two exponentials, which examples and labellings share. For a pair
 of units with fields f and g, the factor (1 + e^f)(1 + e^g) is a matrix product over the four states of the
 pair. If the product over all units fits into double precision, no exponential or logarithm of single
 labellings is needed; otherwise one for each group of units.
@@ -47,7 +47,7 @@ class OneSide(BaseEnergy):
     score if summed out, or max(f_j, 0) if maximised out; a known unit adds z_j f_j.
 
     Args:
-        machine: the machine, swapped if necessary so that the visible side is enumerated.
+        machine: the machine, swapped if necessary; the visible side is enumerated.
         known: {0, 1, NaN} for the enumerated side, or None.
         known_other: {0, 1, NaN} for the side that is summed out, or None.
         is_hidden: whether the enumerated side is the original machine's hidden side.
@@ -333,6 +333,6 @@ def _of_pairs(odds: Float[Tensor, "units many"]) -> Float[Tensor, "pairs states 
 
 
 def _of_units(states: Float[Tensor, "pairs states many"], num_units: int) -> Float[Tensor, "units many"]:
-    """Return for each unit the sum over the two states of its pair in which the unit is on."""
+    """Return for each unit the sum over the two states of the pair in which the unit is on."""
     sums = states[:, 1:3] + states[:, 3:]
     return sums.flatten(0, 1)[:num_units]

@@ -1,1 +1,1 @@
-"""Labellings of largest expected measure, such as F1 or the Jaccard index."""
+"""Labellings of largest expected measure, like F1 or the Jaccard index."""

@@ -72,7 +72,7 @@ def decode(
     ``"hamming"`` is 1 − |ŷ Δ y| / K, for labels of any number of values; ``"f1"`` is 2 |ŷ ∩ y| / (|ŷ| + |y|)
     and ``"jaccard"`` is |ŷ ∩ y| / |ŷ ∪ y|, both 1 for two empty label sets. Among answers with a given number
     of labels, the expected F1 is a sum over the answer's labels (Dembczyński et al. 2011). For Jaccard the
-    answer is the best of some candidates, and the regret bounds the advantage of all other labellings.
+    answer is the best of some candidates, and the regret bounds the advantage of all further labellings.
 
     Args:
         energies: the members of a mixture with equal weights, of the same shape.
@@ -322,7 +322,7 @@ def _enumerated(
 
 
 def _together(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the most probable labelling and its probability, added up over members that found it."""
+    """Return the most probable labelling and the probability, added up over members that found it."""
     best, mass = [], []
     for each, own in zip(labels, probability, strict=True):
         different, place = each.unique(dim=0, return_inverse=True)

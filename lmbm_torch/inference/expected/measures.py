@@ -1,7 +1,7 @@
-"""Measures of agreement, such as F1: the labelling of largest expected measure, and its regret.
+"""Measures of agreement, like F1: the labelling of largest expected measure, and the regret.
 
 The expectation is over weighted labellings: ``labels`` (batch or 1, labellings, labels) with weights
-``probability`` (batch, labellings); ``left`` (batch,) is the probability of all other labellings.
+``probability`` (batch, labellings); ``left`` (batch,) is the probability of all further labellings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Judgement(NamedTuple):
     Args:
         labels: (batch, labels), the best labelling.
         worth: (batch,), the expected measure, summed only over the weighted labellings.
-        most: (batch,), an upper bound of this sum for any answer.
+        most: (batch,), an upper bound of ``worth`` for any answer.
         regret: (batch,), an upper bound of how much better any other answer can be.
     """
 
@@ -49,7 +49,7 @@ class Measure(NamedTuple):
         gain: (labels, answers) → the measure against each labelling, (batch, labellings).
         best: (labels, probability) → an upper bound of the expected measure of any answer, (batch,).
         regret: (labels, probability, left, answers) → an upper bound of any other answer's advantage.
-        at_once: (labels, probability, left) → the best answer and its quality, if faster together.
+        at_once: (labels, probability, left) → the best answer and the quality, if faster together.
     """
 
     choose: Callable[[Tensor, Tensor], Tensor]
@@ -59,7 +59,7 @@ class Measure(NamedTuple):
     at_once: Callable[[Tensor, Tensor, Tensor], Judgement] | None = None
 
     def judged(self, labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
-        """Return the best answer with its expected measure, an upper bound, and the regret."""
+        """Return the best answer with the expected measure, an upper bound, and the regret."""
         if self.at_once is not None:
             return self.at_once(labels, probability, left)
         found = self.choose(labels, probability)
@@ -71,7 +71,7 @@ class Measure(NamedTuple):
         )
 
     def worth(self, labels: Tensor, probability: Tensor, found: Tensor) -> Tensor:
-        """Return the expected measure of the answers ``found``, summed over these labellings, (batch,)."""
+        """Return the expected measure of the answers ``found``, summed over the labellings, (batch,)."""
         return (probability * self.gain(labels, found)).sum(-1)
 
 
@@ -195,7 +195,7 @@ def _f1_judged(labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
 
 def _occurring(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the weights (batch, labels, sizes) of labels that are 1 in some labelling, P(∅), and the
-    indices of these labels.
+    indices of the labels.
 
     No other label, and no answer with more labels than these, can improve the expected F1.
     """

@@ -1,8 +1,8 @@
 """Belief propagation and mean field in graphs of tables: approximate marginals, and a lower bound.
 
 Sum-product messages at a fixed point are exact on forests, and elsewhere a stationary point of the Bethe free
-energy (Yedidia, Freeman and Weiss 2005). Messages are probabilities, not logarithms, so zeros are exact. The
-parallel schedule for marginals runs on any device; all other sweeps run on the CPU, one example at a time.
+energy (Yedidia, Freeman and Weiss 2005). Messages are probabilities, not logarithms: zeros are exact. The
+parallel schedule for marginals runs on any device; all other sweeps run on the CPU, example by example.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class _FixedPoint(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """Result for one example.
+    """Result for an example.
 
     Args:
         states: (variables, states), the marginals.

@@ -4,7 +4,7 @@ An indicator [y_i = s] is 1 if label i has state s. For an edge e between two in
 probability that they differ. Around a cycle C, indicators change between 0 and 1 an even number of times, so
 Σ_{e ∈ F} (1 − d_e) + Σ_{e ∈ C∖F} d_e ≥ 1 for any F ⊆ C of odd size (Sontag and Jaakkola, New outer bounds on
 the marginal polytope, 2007, section 4, projection to single states). The local polytope violates some of
-these inequalities; adding them often closes the gap for planar and toroidal grids.
+the inequalities; adding them often closes the gap for planar and toroidal grids.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A reparametrisation moves log-potentials between tables and labels without changing any score. Sequential
 tree-reweighted sweeps (TRW-S) look for a reparametrisation with a small bound Σ max unary + Σ max table, and
 find labellings on the way. Branch and bound fixes states of labels, and continues from the parent's
-reparametrisation. The sweeps run on the CPU, one example at a time.
+reparametrisation. The sweeps run on the CPU, example by example.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def branch_and_bound(
 
 
 class Found(NamedTuple):
-    """Result for one example; ``labels`` are numbered as in the arrays, without impossible states."""
+    """Result for an example; ``labels`` are numbered as in the arrays, without impossible states."""
 
     labels: np.ndarray
     score: float
@@ -95,7 +95,7 @@ class Found(NamedTuple):
 def decoded(
     energy: FactorEnergy, known: Known | None, search: Callable[[Example], Found], proof: float = PROOF
 ) -> Decoding:
-    """Decode all examples by ``search``, one example at a time, in several threads; internal.
+    """Decode all examples by ``search``, example by example, in several threads; internal.
 
     Args:
         energy, known: see :func:`decode`.
@@ -143,7 +143,7 @@ def searched_tables(
     tol: float,
     node_limit: int,
 ) -> Found:
-    """Return the best labelling and bound of one graph of finite tables; made for many calls by training.
+    """Return the best labelling and bound of a graph of finite tables; made for many calls by training.
 
     Args:
         unary: log-potentials of the states of all labels, one label after another, float64.
@@ -206,7 +206,7 @@ def searched(example: Example, num_iters: int, tol: float, node_limit: int) -> F
 
 
 def _branched(graph: Graph, unary: np.ndarray, entries: np.ndarray, bound: float) -> list[_Node] | None:
-    """Split a node by one label: all states but the best, then the best state; None if no label is open."""
+    """Split a node by a label: all states but the best, then the best state; None if no label is open."""
     states, at = graph.states, graph.at
     padded = np.full((len(states), int(states.max())), -np.inf)
     inside = np.arange(padded.shape[1]) < states[:, None]

@@ -1,13 +1,13 @@
 """Exact inference by eliminating variables along a junction tree: graphs of tables, and sparse models.
 
-Variables are summed (or maximised) out one after another, in an order that keeps tables small
+Variables are summed (or maximised) out in turn, in an order that keeps tables small
 (:mod:`lmbm_torch.inference.trees.triangulation`). This passes messages along a junction tree towards the
 roots (max_margin_markov_networks_survey_2003, section 7.3, shows that triangulation makes the result exact).
 Order and layout are computed once for a structure; examples with the same graph are computed together.
 
-In graphs of tables, states with −∞, such as the other states of known labels, are removed first, which
+In graphs of tables, states with −∞, like the other states of known labels, are removed first, which
 narrows the graph. The graph of a Boltzmann machine has the machine's cliques. The graph of a directed model
-couples each label with its parents, and the parents with each other. Rules (:mod:`lmbm_torch.constraints`)
+couples each label with the parents, and the parents with each other. Rules (:mod:`lmbm_torch.constraints`)
 become further tables; a rule over many labels needs further variables, called counters
 (:mod:`lmbm_torch.inference.trees.rule_tables`). Rules and counters are part of the width.
 """
@@ -144,7 +144,7 @@ def log_partition(
     Raises:
         TypeError: ``constraints`` is no Constraints, or the energy is a graph of tables.
         ValueError: NaN or +∞ in the energy (−∞ outside of tables, too), couplings that are not symmetric;
-            ``known`` has another shape than (batch, labels), or impossible values; the tables of one example
+            ``known`` has another shape than (batch, labels), or impossible values; the tables of an example
             exceed ``max_bytes``; constraints over another number of labels, that contradict the known labels,
             or over many labels whose sums take too many values.
     """
@@ -250,7 +250,7 @@ def decode_hinge(
     """Return the labelling of least hinge loss Σ_i [margin − m_i]_+; ties are broken arbitrarily.
 
     A label's margin m_i (:meth:`~lmbm_torch.energies.FactorEnergy.local_margins`) depends on the label's
-    parents, or on all labels that share a table or a clique with it. The graph couples these labels with each
+    parents, or on all labels that share a table or a clique with it. The graph couples the labels with each
     other, and is wider than the graph of the score.
 
     Args:
@@ -398,8 +398,8 @@ class _Problem(NamedTuple):
     Args:
         graph: the graph without impossible states.
         layout: the elimination of the variables with two or more states, renumbered.
-        variables: the original numbers of these variables.
-        scopes: the numbers of the tables of several variables that contain one of these variables; all other
+        variables: the original numbers of the variables.
+        scopes: the numbers of the tables of several variables that contain one of the variables; all other
             tables are unaries or constants.
     """
 
@@ -425,7 +425,7 @@ class _Problem(NamedTuple):
         return self.layout.entries or (1,)
 
     def bytes(self, need: str) -> int:
-        """Return the bytes for one example if ``need`` is ``"sum"``, ``"maximum"`` or ``"gradient"``.
+        """Return the bytes for an example if ``need`` is ``"sum"``, ``"maximum"`` or ``"gradient"``.
 
         A sum stores messages until they are used; a maximum also stores the best state for each entry.
         """
@@ -522,7 +522,7 @@ def _sparse_pieces(
 def _refuse_contradictions(
     constraints: Constraints | None, known: Tensor | None, start: int, impossible: Tensor
 ) -> None:
-    """If rules contradict an example's known labels, raise ValueError that names these rules."""
+    """If rules contradict an example's known labels, raise ValueError that names the rules."""
     if constraints is not None and known is not None:
         for row in impossible.nonzero()[:, 0].tolist():
             constraints.check(known[row].cpu().numpy(), f"known[{start + row}]")

@@ -66,7 +66,7 @@ class _Block(NamedTuple):
     Args:
         variables: (labels,), the numbers of the labels.
         states: (labels,), the number of states of each label.
-        owner: (tables,), for each table the index in ``variables`` of its label.
+        owner: (tables,), for each table the index in ``variables`` of the label.
         first: (tables,), the first entry of each table; stride: (tables,), the label's stride in the table.
         others: (tables, order), the other labels of each table; strides: their strides, 0 for padding.
     """

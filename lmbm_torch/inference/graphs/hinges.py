@@ -14,7 +14,7 @@ MAX_ENTRIES = 2**22
 
 
 def hinge_energy(energy: FactorEnergy, margin: float) -> FactorEnergy:
-    """Return an energy with score −Σ_i [margin − m_i]_+: a table for each label with its neighbours.
+    """Return an energy with score −Σ_i [margin − m_i]_+: a table for each label and its neighbours.
 
     Raises:
         ValueError: a label has so many neighbours that the table has more than 2^22 entries.

@@ -1,7 +1,7 @@
-"""Sum-product messages of all tables at once, as tensors on any device, for one graph. Internal.
+"""Sum-product messages of all tables at once, as tensors on any device, for a graph. Internal.
 
 Messages are probabilities in the energy's precision. Zeros stay exact: before logarithms are added, zeros are
-replaced, and their number is kept beside the sum.
+replaced, and the number of zeros is kept.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Group(NamedTuple):
     """Tables of the same shape.
 
     Args:
-        values: (tables, states of each axis, batch), exp(log-potentials), scaled so that each table's largest
-            is 1. The batch is the last axis, so sums over few states run along many examples.
+        values: (tables, states of each axis, batch), exp(log-potentials), scaled to a largest entry of 1 in
+            each table. The batch is the last axis: sums over few states run along many examples.
         low: the number of the group's first message: first the messages of all tables' first axes, then of
             the second axes, and so on.
     """
@@ -54,7 +54,7 @@ class Group(NamedTuple):
 
 
 class Messages:
-    """Messages between variables and tables of one graph, (messages, states, batch).
+    """Messages between variables and tables of a graph, (messages, states, batch).
 
     Args:
         energy: one graph, not packed.

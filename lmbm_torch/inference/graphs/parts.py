@@ -21,7 +21,7 @@ class Part(NamedTuple):
 
     Args:
         rows: the numbers of the examples in the batch.
-        energy: the energy of these examples, not packed.
+        energy: the energy of the examples, not packed.
     """
 
     rows: Sequence[int]

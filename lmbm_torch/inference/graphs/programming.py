@@ -80,7 +80,7 @@ class Solution(NamedTuple):
 
 
 def solved(energy: FactorEnergy, known: Known | None, solve: Callable[[Example], Solution]) -> Decoding:
-    """Decode all examples by ``solve``, one example at a time."""
+    """Decode all examples by ``solve``, example by example."""
     parts, labels, numbers = [], [], []
     for part, examples in examples_of(energy, known):
         each = [solve(example) for example in examples]

@@ -10,16 +10,16 @@ variable of a single possible state are on no tree, and each connected part has 
 effective resistance of the pair.
 
 The bound holds for any messages, converged or not. Let r_i be the probability that variable i is the root of
-a random tree, and ρ_{j|i} the probability that i is the parent of j, so that ρ_{i|j} + ρ_{j|i} = ρ_ij. Then
+a random tree, and ρ_{j|i} the probability that i is the parent of j: ρ_{i|j} + ρ_{j|i} = ρ_ij. Then
 H(y) ≤ Σ_i r_i H(y_i) + Σ_ij ρ_{j|i} H(y_j | y_i), because conditioning on fewer variables cannot reduce an
-entropy, and log Z = E[score] + H(y) is at most E[score] plus this sum. The table of a pair is divided between
+entropy, and log Z = E[score] + H(y) is at most E[score] plus the sum. The table of a pair is divided between
 both directions in proportion to ρ_{i|j} and ρ_{j|i}, and ρ_{j|i} c_ji is moved from variable j to the
 direction from i to j. Maximising over each p(y_j | y_i) separately, then over each p(y_i), gives
 
     log Z ≤ Σ_i r_i log Σ_s exp(b_i(s) + Σ_j ρ_{j|i} (A_ji(s) − M_ji(s)) / r_i),
 
-where A_ji is the next message of j, with its constant (dual of Globerson and Jaakkola 2007). At a fixed point
-the bound is stationary. As the bound is convex in c, it is then the smallest bound for these trees.
+where A_ji is the next message of j, with the constant (dual of Globerson and Jaakkola 2007). At a fixed point
+the bound is stationary. As the bound is convex in c, it is then the smallest bound for the trees.
 """
 
 from __future__ import annotations

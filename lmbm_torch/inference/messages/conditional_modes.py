@@ -75,7 +75,7 @@ def marginal_map(
 ) -> Decoding:
     """Return a mode of v with h summed out: flip single visible units while −free_energy(v) grows.
 
-    The objective −free_energy(v) = log Σ_h exp(score(v, h)) never falls, so the routine can improve the
+    The objective −free_energy(v) = log Σ_h exp(score(v, h)) never falls: the routine can improve the
     labels of any other decoder.
 
     Args:

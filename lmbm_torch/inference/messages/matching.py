@@ -1,4 +1,4 @@
-"""Inference that training and prediction share: a routine with its settings, stored in checkpoints."""
+"""Inference that training and prediction share: a routine with the settings, stored in checkpoints."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ROUTINES = {_path(routine): routine for routine in _DECODERS}
 
 
 class MatchedInference(Stored):
-    """Routine over bipartite energies with its settings, shared by a loss and by prediction.
+    """Routine over bipartite energies with the settings, shared by a loss and by prediction.
 
     Approximate inference should be the same in training and test, in method and number of iterations
     (belief_propagation_in_crbms_2017, section 6). The loss calls the object; :meth:`decode` predicts. The

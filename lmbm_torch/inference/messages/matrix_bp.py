@@ -53,7 +53,7 @@ def marginals(
     """Return sum-product marginals, and the Bethe approximation of the log partition.
 
     ``log_partition`` is differentiable in the energy's tensors. At a fixed point the gradient consists of the
-    marginals, so no iteration is stored. Away from a fixed point (``status.converged`` false) the same
+    marginals: no iteration is stored. Away from a fixed point (``status.converged`` false) the same
     formula is used, as in the paper's training, although it is not the gradient of the returned value.
 
     Args:
@@ -64,7 +64,7 @@ def marginals(
         damping: the share of the old log-odds in a message to a visible unit, in [0, 1). Damping is slower.
         known: {0, 1, NaN}, NaN for a free visible unit; the results are conditional on the known units.
         init: the hidden units' first probabilities, for instance ``hidden`` of an earlier result: nearly as
-            good a start as messages, with one number for each unit instead of each coupling. By default
+            good a start as messages, with a number for each unit instead of each coupling. By default
             σ(energy.hidden), given the known units.
         messages: the first messages, for instance of an earlier result. Only the messages to the visible
             units are read; those to the hidden units follow from them.

@@ -1,7 +1,7 @@
 """Lower and upper bounds of the log partition that get closer with more time and memory (mini-buckets).
 
-Labels are summed out one by one, as in :mod:`~lmbm_torch.inference.graphs.elimination`. The bucket of a label
-contains all terms with this label: cliques, and messages from labels that were summed out before. If a bucket
+Labels are summed out in turn, as in :mod:`~lmbm_torch.inference.graphs.elimination`. The bucket of a label
+contains all terms with the label: cliques, and messages from labels that were summed out before. If a bucket
 joins more labels than a table may have, it is split into parts f_r, each with its own copy of the label and
 its own message (Dechter and Rish, Mini-buckets: a general scheme for bounded inference, 2003). For weights
 w_r that sum to 1, Hölder's inequality says
@@ -11,7 +11,7 @@ w_r that sum to 1, Hölder's inequality says
 and ≥ if one weight is positive and all others are negative (Liu and Ihler, Bounding the partition function
 using Hölder's inequality, 2011). Both hold for all weights, and for any field moved from one copy of a label
 to another. Gradient steps improve weights and fields, and the best bound of all steps is returned. For
-machines with couplings of pairs only, the result is the better of these bounds and those of
+machines with couplings of pairs only, the result is the better of the bounds and those of
 :mod:`~lmbm_torch.inference.messages.mean_field` and :mod:`~lmbm_torch.inference.graphs.tree_reweighted`.
 """
 
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Bucket:
-    """All terms of a label at its elimination, split into parts; parts are numbered over all buckets."""
+    """Terms of a label at the label's elimination, split into parts, which are numbered over all buckets."""
 
     label: int
     parts: tuple[Part, ...]
@@ -243,7 +243,7 @@ def _rounded_towards(values: Tensor, side: int, dtype: torch.dtype) -> Tensor:
 
 
 class _Problem(NamedTuple):
-    """Graph of tables with its buckets, in double precision.
+    """Graph of tables with the buckets, in double precision.
 
     Args:
         buckets: the buckets in the order of elimination.

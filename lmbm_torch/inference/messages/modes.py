@@ -92,7 +92,7 @@ def decode(
         constraints: rules over the labels.
 
     Returns:
-        Labels whose objective is the expected number of right labels under these marginals, with the search's
+        Labels whose objective is the expected number of right labels under the marginals, with the search's
         bound. ``status.exact`` is true if marginals and search are exact; ``status.num_iters`` comes from the
         marginals.
 

@@ -35,7 +35,7 @@ def marginals(
     tol: float = 1e-6,
     known: Known | None = None,
 ) -> BipartiteMarginals:
-    """Return sum-product marginals, updating the hidden units one by one.
+    """Return sum-product marginals, updating the hidden units in turn.
 
     Fixed points are the same as for :func:`matrix_bp.marginals
     <lmbm_torch.inference.messages.matrix_bp.marginals>`.
@@ -108,7 +108,7 @@ def marginal_map(
 
 
 class _Model(NamedTuple):
-    """Log-potentials of an energy, (batch, visible, hidden) or with one of these axes of length 1.
+    """Log-potentials of an energy, (batch, visible, hidden) or with one of the axes of length 1.
 
     Args:
         known: the messages from known visible units to the hidden units; NaN for free units.

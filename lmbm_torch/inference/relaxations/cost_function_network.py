@@ -1,10 +1,10 @@
 """MAP decoding of Boltzmann machines and graphs of tables by the solver toulbar2 (extra ``wcsp``).
 
 toulbar2 minimises a cost function network with whole numbers as costs: weights are rounded to nine decimals
-of the largest weight, and optima are proven up to this rounding. The solver runs on the CPU in a separate
+of the largest weight, and optima are proven up to the rounding. The solver runs on the CPU in a separate
 process, because compiled code would delay every signal in the caller's process. A call ends at a limit of
 wall time or by Ctrl-C, and calls of several threads run in parallel. The first call starts the process, which
-then waits for further calls and ends with the caller. The process is started anew, not forked, so no threads
+then waits for further calls and ends with the caller. The process is started anew, not forked: no threads
 or locks are inherited. Arrays are sent as bytes.
 """
 
@@ -147,7 +147,7 @@ def decode(
     Args:
         energy: a Boltzmann machine, or graphs of tables.
         known: the known labels, NaN for a free label: 0 or 1, or a state of a graph's label. The search
-            considers only labellings with these values.
+            considers only labellings with the known values.
         time_limit: the number of seconds of wall time for an example, exceeded by at most half a second.
             Results then depend on the computer's speed.
 
@@ -167,7 +167,7 @@ def decode(
 
 
 def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
-    """Solve one graph; if the solver has found no labelling, fall back to dual ascent."""
+    """Solve a graph; if the solver has found no labelling, fall back to dual ascent."""
     graph, tables = example.graph, np.concatenate([example.unary, example.entries])
     variables = len(graph.states)
     scale = float(np.abs(tables[np.isfinite(tables)]).max(initial=0.0)) or 1.0

@@ -3,7 +3,7 @@
 Products of labels are linearised (:mod:`lmbm_torch.inference.relaxations.local_polytope`). The model is built
 once for a batch, and each example writes its weights into the model. For scores, the linear relaxation is
 first tightened by violated inequalities over three labels, which often proves the optimum before any search.
-Proofs hold up to the solver's tolerance: an answer counts as exact if no other answer can be better by more
+Proofs hold up to the solver's tolerance: an answer counts as exact if no answer can be better by more
 than 10⁻⁶ of the largest weight, and ``status.residual`` is the remaining gap. The search is exponential:
 MAP decoding of fifty dense labels takes seconds, hinge losses far longer; limits end a search.
 
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
 
     Args:
         columns: (rows, 6), the numbers of the six variables in each inequality.
-        factors: (rows, 6), the coefficients of these variables.
+        factors: (rows, 6), the coefficients of the variables.
         upper: (rows,), the right-hand sides.
     """
 
@@ -193,7 +193,7 @@ def _limits(node_limit: int | None, time_limit: float | None) -> dict[str, int |
 
 
 def _solver(limits: dict[str, int | float]) -> highspy.Highs:
-    """Return a new solver for one example, with tolerances and limits set.
+    """Return a new solver for an example, with tolerances and limits set.
 
     A reused solver would count earlier time and keep the earlier labelling. Passing the model to a new solver
     takes only 0.2 ms for 14 labels and 3 ms for 100.

@@ -1,11 +1,11 @@
 """Local polytope: the linear programme that decoders of Boltzmann machines solve, relaxed or with integers.
 
-With spins s_i = 2 y_i − 1, the parity of a clique c (the product of its spins) is a polynomial of the labels,
+With spins s_i = 2 y_i − 1, the parity of a clique c (the product of the spins) is a polynomial of the labels,
 
     Π_{i ∈ c} s_i = Σ_{S ⊆ c} (−1)^{|c| − |S|} 2^{|S|} Π_{i ∈ S} y_i
 
 The variables are: y_i in [0, 1] for each label; a product z_S for each set S of two or more labels in a term
-of these parities (:class:`Parities`); for hinge losses, a loss ξ_i ≥ 0 for each label. The constraints
+of the parities (:class:`Parities`); for hinge losses, a loss ξ_i ≥ 0 for each label. The constraints
 z_S ≥ 0, z_S ≤ y_i for each i in S, and Σ_i y_i − z_S ≤ |S| − 1 make z_S the product if y is integer. For
 fractional y and pairs S, the constraints say that y_i, y_j and z_ij are marginals of one distribution; for
 larger S they are weaker, and change if labels are negated. If z_S has a positive coefficient, a larger z_S
@@ -152,11 +152,11 @@ ROUND_OFF = 1e-6
 
 
 class Programme(NamedTuple):
-    """Linear programme of one example: minimise cost·x + offset with matrix x ≤ upper and least ≤ x ≤ most.
+    """Linear programme of an example: minimise cost·x + offset with matrix x ≤ upper and least ≤ x ≤ most.
 
     Args:
         values: the nonzero entries of the matrix, column by column.
-        scale: the largest weight, by which all weights were divided, so that a solver's tolerances mean the
+        scale: the largest weight, by which all weights were divided: a solver's tolerances mean the
             same for all energies; an objective times ``scale`` is in the original unit.
     """
 
@@ -321,7 +321,7 @@ class LocalPolytope:
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
     def programme(self, weights: np.ndarray, margin: float | None = None) -> Programme:
-        """Return the programme of one example: −score / scale, or Σ_i ξ_i / scale with ξ_i ≥ margin − m_i.
+        """Return the programme of an example: −score / scale, or Σ_i ξ_i / scale with ξ_i ≥ margin − m_i.
 
         Args:
             weights: the weights of the example's cliques, from :meth:`Parities.weights`.

@@ -44,7 +44,7 @@ def relaxed_labels(
 ) -> Float[torch.Tensor, "batch labels"]:
     """Return the labels in [0, 1] that maximise the regularised relaxation, with gradients to the energy.
 
-    Every pair of labels has a product, coupled or not, so zero couplings receive gradients, too.
+    Every pair of labels has a product, coupled or not: zero couplings receive gradients, too.
 
     Args:
         energy: a Boltzmann machine.

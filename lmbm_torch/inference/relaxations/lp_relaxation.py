@@ -4,7 +4,7 @@ The solution has marginals for labels and coupled pairs. Pairs agree on their la
 distribution need have these marginals (:mod:`lmbm_torch.inference.relaxations.local_polytope`). If all labels
 of the solution are 0 or 1, the answer is optimal. Otherwise, rounded labels and the labels of largest own
 field are both improved by single flips, and the better is taken: frustrated models can have ½ for every
-label, where rounding is useless. An answer counts as exact if no other answer can be better by more than 10⁻⁶
+label, where rounding is useless. An answer counts as exact if no answer can be better by more than 10⁻⁶
 of the largest weight, and ``status.residual`` is the remaining gap. The solver is set up once for a batch.
 The same programmes in cvxpy are :mod:`lmbm_torch.references.relaxations`.
 """
@@ -141,7 +141,7 @@ def _solver(polytope: LocalPolytope, first: Programme) -> clarabel.DefaultSolver
 
 
 def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: Programme) -> Solution:
-    """Solve one example, with a bound from the dual variables that holds even without convergence.
+    """Solve an example, with a bound from the dual variables that holds even without convergence.
 
     For any λ ≥ 0 no feasible x costs less than −λ·upper + Σ_j min over x_j of (cost + matrixᵀ λ)_j x_j.
     λ is 0 for limits of single variables x_j, because the minimum over x_j respects them.
@@ -158,7 +158,7 @@ def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: P
 
 
 def _run(solver: clarabel.DefaultSolver) -> clarabel.DefaultSolution:
-    """Run the solver so that Ctrl-C can stop it between iterations."""
+    """Run the solver; Ctrl-C stops the solver between iterations."""
     ends = Event()
     solver.set_termination_callback(lambda _: ends.is_set())
     return interruptible(solver.solve, ends.set)

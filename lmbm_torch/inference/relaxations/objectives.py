@@ -52,7 +52,7 @@ class Score:
     """Rule for MAP: the loss to minimise is −score.
 
     Like :class:`Hinge`, the class defines ``polytope``, the variables and constraints of a batch;
-    ``programme``, the optimisation problem of one example; ``settle``, the labels that dominant weights
+    ``programme``, the optimisation problem of an example; ``settle``, the labels that dominant weights
     decide; ``loss``, without the energy's constant; ``flip_gains``, by how much the loss falls if one label
     is flipped; ``objective``, a loss or bound as the number that users see.
     """

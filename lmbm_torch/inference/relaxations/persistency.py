@@ -1,8 +1,8 @@
 """Labels of Boltzmann machines that can be decided before a search, by dominant weights or roof duality.
 
-A solver's tolerance is a share of the largest weight, so next to a weight of a million ordinary weights would
+A solver's tolerance is a share of the largest weight: next to a weight of a million ordinary weights would
 vanish: dominant weights are settled first. If a label's field outweighs all couplings of the label, or one
-coupling outweighs all other terms of the label, then some optimum agrees with this field or coupling, because
+coupling outweighs all other terms of the label, then some optimum agrees with the field or coupling, because
 flipping only this label cannot do better. The remaining weights are of similar size.
 """
 
@@ -144,7 +144,7 @@ ROUND_OFF = 1e-13
 
 
 def persistent_spins(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
-    """Return the spins of labels that are equal in every best labelling of one example; 0 if undecided.
+    """Return the spins of labels that are equal in every best labelling of an example; 0 if undecided.
 
     Args:
         fields: (labels,).

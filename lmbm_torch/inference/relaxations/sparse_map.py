@@ -99,7 +99,7 @@ def marginals(
             result is optimal among the labellings found, and ``status.exact`` false unless bounds prove more.
 
     Raises:
-        TypeError: there is no default decoder for this kind of energy.
+        TypeError: there is no default decoder for the kind of energy.
         ValueError: the decoder refuses the energy; a temperature or tolerance that is not a finite number
             above 0; ``num_iters`` below 1.
     """
@@ -148,13 +148,13 @@ def _marks(labels: np.ndarray, states: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _ActiveSet:
-    """Labellings of positive probability for one example.
+    """Labellings of positive probability for an example.
 
     Args:
         labels: (labellings, labels).
         marks: :func:`_marks` of the labels.
         scores: (labellings,).
-        probabilities: (labellings,), optimal among these labellings.
+        probabilities: (labellings,), optimal among the labellings.
     """
 
     labels: np.ndarray

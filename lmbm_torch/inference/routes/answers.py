@@ -51,7 +51,7 @@ def under_own_rules(query: Query) -> Any:
 
 
 def as_pairs(query: Query) -> Any:
-    """Convert the energy to a pairwise energy, and answer for this energy."""
+    """Convert the energy to a pairwise energy, and answer for the energy."""
     return answer(replace(query, energy=query.energy.to_pairwise()))
 
 
@@ -287,7 +287,7 @@ def _open_rows(found: Decoding) -> Tensor:
 
 
 def _problems(split: Split) -> list[Problem]:
-    """Return the parts as problems; if rules contradict known labels, the ValueError names these rules."""
+    """Return the parts as problems; if rules contradict known labels, the ValueError names the rules."""
     try:
         return list(split.problems())
     except ValueError:

@@ -2,8 +2,8 @@
 
 In the score of a Boltzmann machine, known labels only add their couplings to the fields of their neighbours,
 so they separate the graph into parts. Margins, hinge losses and log-probabilities of a directed model are
-sums with a term for each label, known or not. The term of a known label couples all free labels in this term,
-so the known label belongs to their part. A rule couples its free labels while it can be broken.
+sums with a term for each label, known or not. The term of a known label couples all free labels in the term,
+so the known label belongs to the part. A rule couples its free labels while it can be broken.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Examples with the same free labels, and their independent parts.
+    """Examples with the same free labels, and the independent parts.
 
     Args:
         energy: the energy of these examples.
         rows: the indices of the examples in the batch.
-        known: the known labels of these examples, including labels that follow from the rules.
+        known: the known labels of the examples, including labels that follow from the rules.
         pieces: the labels of each part: free labels, and known labels whose terms belong to the part.
         sizes: the number of free labels of each part.
         of_margins: whether known labels have terms, too.
@@ -90,7 +90,7 @@ class Split:
                 yield self._problem(several[start : start + step], spins, None)
 
     def constant(self) -> Float[Tensor, " rows"]:
-        """Return the score of an example minus the sum of the scores of its parts."""
+        """Return the score of an example minus the sum of the scores of the parts."""
         half = clamp(torch.full_like(self.energy.unary, 0.5), self.known)
         if isinstance(self.energy, PairwiseEnergy):
             # A value of ½ is a spin of 0, so all terms with free labels vanish.

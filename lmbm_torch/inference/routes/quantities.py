@@ -86,7 +86,7 @@ def decode_hinge(
     node_limit: NodeLimit = "auto",
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """Return argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with its certificate.
+    """Return argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with the certificate.
 
     Args:
         energy: a directed model or a Boltzmann machine; at most 22 labels with cliques of three or more.

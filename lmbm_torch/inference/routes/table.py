@@ -43,7 +43,7 @@ NodeLimit = int | Literal["auto"] | None
 
 @runtime_checkable
 class Matched(Protocol):
-    """Inference that a model was trained with, such as
+    """Inference that a model was trained with, like
     :class:`~lmbm_torch.inference.messages.matching.MatchedInference`."""
 
     @property
@@ -607,7 +607,7 @@ def route_of(query: Query) -> Route:
     """Return the first route of the query's kind whose condition holds.
 
     Raises:
-        TypeError: the table has no route for this kind of energy and quantity.
+        TypeError: the table has no route for the kind of energy and quantity.
         ValueError: ``known`` has another shape than (batch, labels), or values except 0, 1 and NaN.
     """
     kind = type(query.first)
@@ -628,7 +628,7 @@ def answer(query: Query) -> Any:
     """Look up the query's route, and return the routine's answer.
 
     Raises:
-        TypeError: the table has no route for this kind of energy and quantity.
+        TypeError: the table has no route for the kind of energy and quantity.
         ValueError: the route or the routine refuses the query.
     """
     route = route_of(query)

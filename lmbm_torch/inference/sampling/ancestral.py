@@ -48,7 +48,7 @@ def labellings_of_most_f1(
 def mean_chances(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean over samples of P(y_i = 1 | y_pa(i)), (batch, labels), in float64, and its error."""
+    """Return the mean over samples of P(y_i = 1 | y_pa(i)), (batch, labels), in float64, and the error."""
     draw = kernels("search.samples")
     chances: Chances = draw.mean_chances(_network(energy), _noise(energy, num_samples, generator))
     error = (torch.from_numpy(chances.variance) / (num_samples - 1)).sqrt()
@@ -204,7 +204,7 @@ def _draws(
 
 
 def _few_parents(ordered: DirectedEnergy) -> list[tuple[Tensor, Tensor]] | None:
-    """Return the parents of each label, by position, and their weights; None if there are many parents.
+    """Return the parents of each label, by position, and the weights; None if there are many parents.
 
     The result is also None on a GPU, where the check would wait for the GPU.
     """

@@ -1,7 +1,7 @@
 """Annealed importance sampling, forward and reverse, for likelihoods of restricted Boltzmann machines.
 
 Forward chains go from an energy with a known partition function to the given energy. They give an unbiased
-estimate of the partition function. Its logarithm is too low on average, so estimated log-likelihoods are too
+estimate of the partition function. Its logarithm is too low on average: estimated log-likelihoods are too
 high. Reverse chains go from given labels back to the first energy; estimated log-likelihoods are then too
 low. :mod:`~lmbm_torch.inference.sampling.log_likelihood` combines both.
 """
@@ -46,7 +46,7 @@ def estimate(
     of temperatures and any path.
 
     The standard error reflects only states that the chains have visited. If most of Z lies in a few states
-    that chains hardly ever reach from the biases, all chains may miss these states and still agree: for a
+    that chains hardly ever reach from the biases, all chains may miss the states and still agree: for a
     model trained on images, the estimate was 20 nats too low without ``base``, at standard errors below 1.
 
     Args:
@@ -58,7 +58,7 @@ def estimate(
         known: {0, 1, NaN}, NaN for a free visible unit; the partition then sums over the free units.
         base: log-odds of the visible units at the start, with hidden units at ½; the log-odds of the units'
             frequencies in the data are best. By default the energy's own biases on both sides.
-        path: energies along the way, in order, such as earlier states of the training; by default a straight
+        path: energies along the way, in order, like earlier states of the training; by default a straight
             path.
 
     Raises:
@@ -100,10 +100,11 @@ def reverse(
 
     RAISE (Burda, Grosse and Salakhutdinov 2015) runs the chains of :func:`estimate` backwards, with f =
     exp(−free energy). E[f(v)/(w Z_0)] is the probability that a chain of :func:`estimate` ends at v, for any
-    number of temperatures. So the mean logarithm over chains is below the logarithm of this probability,
-    which is below log p(v) on average over the model's own samples. As a mean over unseen examples, the
-    result is a lower bound if the examples resemble the model's samples. For a single v it may not be a
-    bound, because the probability of reaching v may be larger than p(v). More temperatures reduce the gap.
+    number of temperatures. Therefore the mean logarithm over chains is below the logarithm of this
+    probability, which is below log p(v) on average over the model's own samples. As a mean over unseen
+    examples, the result is a lower bound if the examples resemble the model's samples. For a single v it may
+    not be a bound, because the probability of reaching v may be larger than p(v). More temperatures reduce
+    the gap.
 
     Args:
         energy: a bipartite energy, on any device.

@@ -76,7 +76,7 @@ class Stretch:
         return list(pairwise(step / self.num_steps for step in range(self.num_steps + 1)))
 
     def fields(self, visible: Float[Tensor, "*chains batch visible"]) -> Fields:
-        """Return the hidden units' fields at the stretch's start, and their increase along the stretch."""
+        """Return the hidden units' fields at the stretch's start, and the increase along the stretch."""
         first = self.first.hidden if self.starts_uncoupled else self.first.hidden_fields(visible)
         return first, self.rise.hidden_fields(visible)
 

@@ -23,7 +23,7 @@ States = Float[Tensor, "replicas rows visible"]
 
 @dataclass(frozen=True)
 class Ladder:
-    """Energies of the same examples, stacked along the first axis; each row is one chain of one example.
+    """Energies of the same examples, stacked along the first axis; each row is one chain of an example.
 
     Args:
         visible, hidden: the unary log-potentials of each energy.

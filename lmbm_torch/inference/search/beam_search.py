@@ -1,8 +1,8 @@
 """Beam search for directed models in topological order; with a width of 1, greedy decoding.
 
 Each prefix of a labelling is continued first with the value that the local field prefers (1 for a field of
-0); at ties the earlier prefixes are kept. No label's loss is negative, so no labelling left out costs less
-than the cheapest dropped prefix. If the answer costs no more than this prefix, the answer is proven optimal.
+0); at ties the earlier prefixes are kept. No label's loss is negative: no labelling left out costs less
+than the cheapest dropped prefix. If the answer costs no more, the answer is proven optimal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def decode(
     Args:
         energy: a directed model, on any device; the labels may have more than two values.
         width: the number of prefixes kept at each label; if no fewer than labellings, the search is exact.
-        known: the values of known labels, NaN for a free label; only labellings with these values are built.
+        known: the values of known labels, NaN for a free label; only labellings with the known values are
+            built.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy; ``width`` below 1; ``known`` of another

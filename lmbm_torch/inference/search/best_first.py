@@ -1,7 +1,7 @@
 """Best-first search for the most probable labellings of directed models, exact and with a certificate.
 
 The search extends prefixes of labellings label by label (uniform-cost search, Mena et al. 2015). No labelling
-is more probable than its prefixes, so a labelling at least as probable as every open (not yet extended)
+is more probable than its prefixes: a labelling at least as probable as every open (not yet extended)
 prefix is the most probable of all. A round goes through the positions once. At each position, the round
 expands all open prefixes that are at least half as probable as the example's best prefix, for all examples
 together: so each round computes each label's distribution once. Expanded prefixes are at most twice as
@@ -43,7 +43,7 @@ class Front:
         model: the directed model.
         open: for each length, the prefixes that are not yet expanded.
         best: log P of the most probable labellings found, best first; −∞ for labellings not yet found.
-        labels: these labellings in topological order; −1 for labellings not yet found.
+        labels: the labellings in topological order; −1 for labellings not yet found.
         nodes: the number of expanded prefixes of each example.
         limit: the largest number of ``nodes``.
     """
@@ -127,7 +127,7 @@ class Front:
         return each * sum(len(prefixes.rows) for prefixes in self.open)
 
     def expand(self, position: int, chosen: Bool[Tensor, " nodes"]) -> Prefixes:
-        """Replace the chosen open prefixes by their extensions by one label, and return these extensions."""
+        """Replace the chosen open prefixes by their extensions by one label, and return the extensions."""
         prefixes = self.open[position]
         parents = prefixes.where(chosen)
         self.nodes.index_add_(0, parents.rows, torch.ones_like(parents.rows))
@@ -260,7 +260,7 @@ def decode(
 
     Returns:
         The log-probability is the objective, bound ≥ objective, and no unvisited labelling is more probable
-        than the bound. ``status.exact``: no other labelling is better; ``status.converged``: the search ended
+        than the bound. ``status.exact``: no labelling is better; ``status.converged``: the search ended
         before the node limit; ``status.residual``: the bound minus the objective of the last labelling.
 
     Raises:

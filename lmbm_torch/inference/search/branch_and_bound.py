@@ -142,7 +142,7 @@ class HingeSearch:
         cutoff: float | None = None,
         node_limit: int | None = None,
     ) -> HingeSearch:
-        """Check the weights, and return the search of a belief network whose examples share these weights.
+        """Check the weights, and return the search of a belief network whose examples share the weights.
 
         Args:
             parents: (labels, labels), as in :class:`DirectedEnergy`: row i holds the weights of label i's

@@ -1,7 +1,7 @@
 """Joint decoding of several directed models over the same labels: a mixture of equal weights.
 
 Each member (model) of the mixture proposes its k best labellings. A labelling that no member proposed is, for
-each member, no better than the member's k-th labelling. So the best proposal is proven if its value is at
+each member, no better than the member's k-th labelling. Then the best proposal is proven if its value is at
 least the combined value of the k-th labellings (threshold rule of Fagin, Lotem and Naor 2003). k is doubled
 until this holds, or until a node limit ends a member's search. Values that differ by rounding are ties.
 """
@@ -151,7 +151,7 @@ def marginals(
 ) -> StateMarginals:
     """Return P(y_i = s) under the mixture, with errors of at most ``mass_left``; see :func:`labellings`.
 
-    If there are few labellings, all are summed, so marginals are exact, as in
+    If there are few labellings, all are summed: marginals are exact, as in
     :func:`~lmbm_torch.inference.search.most_probable.marginals`.
     """
     check_members(energies)
@@ -202,7 +202,7 @@ def _allowed_labellings(
 ) -> LikelyLabellings:
     """Return :func:`labellings` under rules: search more labellings until enough allowed ones are found.
 
-    In the worst case all of the remaining probability obeys the rules, so it must be small relative to the
+    In the worst case all of the remaining probability obeys the rules: it must be small relative to the
     probability of the allowed labellings found.
     """
     check_rules(energies[0], constraints, known)

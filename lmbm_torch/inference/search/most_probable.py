@@ -1,6 +1,6 @@
-"""Most probable labellings of a directed model, with a bound on the probability of all other labellings.
+"""Likely labellings of a directed model, with a bound on the probability of all further labellings.
 
-If all other labellings together have probability δ, every marginal probability, and every expectation of a
+If all further labellings together have probability δ, every marginal probability, and every expectation of a
 measure with values in [0, 1], is known with an error of at most δ. One pass through the labels finds all
 labellings above a threshold (Dembczyński, Waegeman and Hüllermeier 2012). The threshold is lowered until δ is
 small enough, or until the limit on the number of labellings provably prevents this.
@@ -140,8 +140,8 @@ def labellings(
 
     Args:
         energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
-        known: the values of known labels, NaN for a free label; only labellings with these values are found,
-            and probabilities are conditional on the known labels.
+        known: the values of known labels, NaN for a free label; only labellings with the known values are
+            found, and probabilities are conditional on the known labels.
         mass_left: δ, the total probability that may be left out; with 0, all possible labellings are found.
         max_labellings: the largest number of labellings for an example; more than δ may then be left out.
 
@@ -222,7 +222,7 @@ def marginals(
 
     If the known labels are impossible, each known label has probability 1 for its value, and all other
     probabilities are 0. If there are few labellings (:class:`~lmbm_torch.inference.common.limits.Limits`),
-    all are summed, so marginals are exact.
+    all are summed: marginals are exact.
 
     Args, Raises: see :func:`labellings`.
     """

@@ -137,7 +137,7 @@ def sum_by_row(rows: Tensor, values: Tensor, batch_size: int) -> Tensor:
 
 
 def ranks(rows: Tensor, values: Tensor) -> Int[Tensor, " nodes"]:
-    """Return the rank of each value among the values of its example, 0 for the largest; stable at ties."""
+    """Return the rank of each value among the values of the example, 0 for the largest; stable at ties."""
     order = torch.argsort(values, descending=True, stable=True)
     order = order[torch.argsort(rows[order], stable=True)]
     sorted_rows = rows[order]

@@ -5,11 +5,11 @@ Source: max_margin_markov_networks_survey_2003, section 4.2.
 To keep rounding errors independent of a chain's length, the largest log-potential is first subtracted at each
 position, and the largest entry of each message after each step.
 
-On the CPU a compiled kernel goes through the chains one by one, gradients included. Without the kernel, and
+On the CPU a compiled kernel goes through the chains in turn, gradients included. Without the kernel, and
 for second gradients, each step computes one position of the whole batch. Sum-product steps are matrix
 products of probabilities: if transitions differ by less than the dtype's range, terms that underflow are too
 small to change any sum. If transitions differ by more, for instance because some are forbidden, the kernel
-reports the chains that may have lost terms, and their sums are computed again by logsumexp.
+reports the chains that may have lost terms, and the sums are computed again by logsumexp.
 
 On a GPU all positions are computed together (:mod:`lmbm_torch.inference.trees.chain_scans`), by logsumexp.
 

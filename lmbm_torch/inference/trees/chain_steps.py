@@ -146,7 +146,7 @@ def _least(transition: Tensor) -> float:
     """Return the smallest sum of probabilities that is safe from underflow, for messages of at most 1.
 
     An underflow loses less than ``tiny`` for each state, which must be far below the sum. The best state
-    before a step has message 1, so every sum is at least e^−spread, with the range (spread) of the
+    before a step has message 1: every sum is at least e^−spread, with the range (spread) of the
     transitions. For a small spread, every sum is safe, and the result is 0. On a GPU the result is ∞, so that
     all sums are computed by logsumexp, because a check would wait for the GPU.
     """
@@ -186,7 +186,7 @@ def edges(before: Tensor, chains: Chains, ahead: Tensor) -> Float[Tensor, "batch
 
 
 def forward(chains: Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
-    """Return the log-message to each position, with its unary, at most 0, and the total subtracted.
+    """Return the log-message to each position, with the unary, at most 0, and the total subtracted.
 
     Beyond a chain's end, the message of the chain's last position is repeated.
     """
@@ -344,7 +344,7 @@ def sums_by_steps(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, 
 
 
 def _steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return the steps' tables as one array for kernels, with the strides of chains and of steps."""
+    """Return the steps' tables as an array for kernels, with the strides of chains and of steps."""
     strides = (0, 0) if transition.ndim == 2 else (transition.shape[1], 1)
     return transition.contiguous().numpy().reshape(-1, *transition.shape[-2:]), strides
 

@@ -1,4 +1,4 @@
-"""Elimination of variables one by one, by sums or maxima: message passing on a junction tree."""
+"""Elimination of variables in turn, by sums or maxima: message passing on a junction tree."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ class Tables(NamedTuple):
 
 
 def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Tensor, " batch"]:
-    """Eliminate all variables one by one, by ``combine`` such as logsumexp or max; return the total.
+    """Eliminate all variables in turn, by ``combine`` like logsumexp or max; return the total.
 
-    The largest entry of each message is subtracted, so messages do not grow with the number of variables.
+    The largest entry of each message is subtracted: messages do not grow with the number of variables.
 
     Args:
         problem: the tables.

@@ -56,13 +56,13 @@ Potentials = tuple[Float[Tensor, "_batch labels values"], list[Tensor], Float[Te
 
 def scopes_of(energy: Machine | DirectedEnergy) -> Cliques:
     """Return the labels of each table: the cliques of a Boltzmann machine, or each label of a belief network
-    with its parents.
+    with the parents.
     """
     return families(energy) if isinstance(energy, DirectedEnergy) else cliques_of(energy)
 
 
 def families(energy: Machine | DirectedEnergy) -> Cliques:
-    """Return for each label the labels in its margin: itself, and its parents or neighbours in the graph."""
+    """Return for each label the labels in its margin: itself, and the parents or neighbours in the graph."""
     others = [{*row.nonzero()[:, 0].tolist()} for row in _seen(energy).cpu()]
     if isinstance(energy, DirectedEnergy):
         place = energy.positions.tolist()

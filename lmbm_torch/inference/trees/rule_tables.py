@@ -2,7 +2,7 @@
 
 A rule over many labels needs further variables, the counters, whose values are the rule's sums over growing
 sets of labels. Two counters at a time are joined into one, where their labels meet in an elimination tree; in
-a hierarchy, from the leaves up. The labels determine the counters, so each labelling is counted once. Sums
+a hierarchy, from the leaves up. The labels determine the counters: each labelling is counted once. Sums
 share a value if further labels cannot make a difference: for at_least(2, …) the values are 0, 1 and "enough".
 """
 
@@ -132,7 +132,7 @@ class _Counter(NamedTuple):
 
 
 class _Tables:
-    """Tables of rules and their counters, under construction.
+    """Tables of rules and the counters, under construction.
 
     Args:
         num_labels: the number of the first counter.

@@ -98,7 +98,7 @@ def decode(energy: SemiChainEnergy) -> Decoding:
 
 
 def _traced(last: Tensor, sizes: Tensor, origins: Tensor, lengths: Tensor) -> Int[Tensor, "batch length"]:
-    """Trace each chain back from the state of its last segment; return the labels."""
+    """Trace each chain back from the state of the last segment; return the labels."""
     found = torch.full(sizes.shape[:2], CONTINUED, dtype=torch.int64, device="cpu")[:, 1:]
     tables = sizes.cpu(), origins.cpu()
     for row, (state, end) in enumerate(zip(last.tolist(), lengths.tolist(), strict=True)):

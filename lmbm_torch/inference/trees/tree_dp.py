@@ -3,7 +3,7 @@
 Let up_t(s) be the log-sum (or maximum) over all nodes below node t, given state s of t. Node t sends the
 message m_t(r) = log Σ_s exp(transition_t(r, s) + up_t(s)) to its parent
 (max_margin_markov_networks_survey_2003, section 4.2). Each step computes one node of all examples. Parents
-have smaller numbers than children, so one pass goes through the nodes backwards, and the other forwards.
+have smaller numbers than children: one pass goes through the nodes backwards, and the other forwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lmbm_torch.verdicts import one_door
 __all__ = ["decode", "log_partition", "marginals"]
 
 Combine = Callable[[int, Tensor], Tensor]
-"""Function from a node and its table (batch, parent's states, states) to the message (batch, states)."""
+"""Function from a node and the table (batch, parent's states, states) to the message (batch, states)."""
 
 
 @one_door

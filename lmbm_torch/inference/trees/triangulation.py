@@ -25,7 +25,7 @@ class Triangulation:
 
     @property
     def treewidth(self) -> int:
-        """Return the width of this order, an upper bound of the treewidth, which is NP-hard to compute."""
+        """Return the width of the order, an upper bound of the treewidth, which is NP-hard to compute."""
         return max(map(len, self.buckets)) - 1
 
 

@@ -4,7 +4,7 @@ First, labels that follow from the known labels and the rules are filled in
 (:meth:`~lmbm_torch.constraints.Constraints.propagate`), and the example is decoded. If the best labelling
 obeys the rules, the example is done. Otherwise the set of labellings is split into two parts by the value of
 a label in a broken rule, and both parts are decoded in the same way. The part with the best bound is split
-next, until the best labelling of this part obeys all rules: then no allowed labelling is better. For several
+next, until the best labelling of the part obeys all rules: then no allowed labelling is better. For several
 labellings, each labelling found is excluded by further splits (Lawler 1972). Rules are checked on the CPU.
 
 If many rules are broken at once, many parts must be decoded. Belief networks and Boltzmann machines have
@@ -35,7 +35,7 @@ from lmbm_torch.shapes import Known
 __all__ = []
 
 Routine = Callable[..., Decoding]
-"""``routine(energy, known=...)`` returns each example's best labelling, with its objective and bound."""
+"""``routine(energy, known=...)`` returns each example's best labelling, with the objective and bound."""
 
 
 def decode(
@@ -177,7 +177,7 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Set of an example's labellings with some labels fixed, and the routine's answer for this set.
+    """Set of an example's labellings with some labels fixed, and the routine's answer for the set.
 
     Args:
         row: the index of the example.
@@ -207,7 +207,7 @@ class Part:
         return halves
 
     def without_best(self) -> np.ndarray:
-        """Split so that ``labels`` are excluded; return the fixed labels of all resulting parts."""
+        """Split off ``labels``; return the fixed labels of the parts that contain all other labellings."""
         free = np.isnan(self.fixed).nonzero()[0]
         parts = np.repeat(self.fixed[None], len(free), 0)
         for part, label in zip(range(len(free)), free, strict=True):

@@ -19,10 +19,10 @@ The other variables take a quasi-Newton step from the last pairs of steps and gr
 bounds, and shortened until the function falls enough (Nocedal and Wright, Numerical Optimization, 2006,
 algorithm 7.4; Bertsekas, Projected Newton methods, 1982).
 
-Hypermetric inequalities: an odd number k of signs never adds up to zero, so a vector b of k signs and zeros
-has ⟨b bᵀ, s sᵀ⟩ = (b·s)² ≥ 1 for all spins s. k = 3 gives the triangle inequalities, k = 5 the pentagonal
-inequalities (Helmberg and Rendl, Solving quadratic (0,1)-problems by semidefinite programs and cutting
-planes, 1998, section 5). With unit diagonal the inequality is Σ_{i<j} b_i b_j X_ij ≥ −(k − 1)/2.
+Hypermetric inequalities hold as an odd number k of signs never adds up to zero: a vector b of k signs and
+zeros has ⟨b bᵀ, s sᵀ⟩ = (b·s)² ≥ 1 for all spins s. k = 3 gives the triangle inequalities, k = 5 the
+pentagonal inequalities (Helmberg and Rendl, Solving quadratic (0,1)-problems by semidefinite programs and
+cutting planes, 1998, section 5). With unit diagonal the inequality is Σ_{i<j} b_i b_j X_ij ≥ −(k − 1)/2.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def triangles(products: np.ndarray, violation: float, most: int) -> Group:
 
 
 def longer(group: Group, products: np.ndarray, violation: float, most: int) -> Group:
-    """Extend each inequality by two spins and their signs; return the violated inequalities, worst first.
+    """Extend each inequality by two spins and the signs; return the violated inequalities, worst first.
 
     The two spins are chosen for the largest violation, once with equal and once with opposite relative sign.
     """
@@ -445,7 +445,7 @@ class Relaxation:
         )
 
     def merged_by(self, merges: Iterable[tuple[int, int, int]]) -> Relaxation:
-        """Return the relaxation after several replacements, one after another, by :meth:`merged`."""
+        """Return the relaxation after several replacements, in turn, by :meth:`merged`."""
         relaxation = self
         for gone, kept, sign in merges:
             relaxation = relaxation.merged(gone, kept, sign)
@@ -453,7 +453,7 @@ class Relaxation:
 
     @property
     def _point(self) -> np.ndarray:
-        """Return the multipliers (y, μ, z) as one vector."""
+        """Return the multipliers (y, μ, z) as a vector."""
         return np.concatenate([self.diagonal, self.rule_prices, self.prices])
 
     @property

@@ -1,7 +1,7 @@
 """Exact decoding of dense Boltzmann machines: branch and bound with semidefinite bounds.
 
 If couplings contradict each other, the bounds of :mod:`~lmbm_torch.inference.relaxations.integer_program` and
-:mod:`~lmbm_torch.inference.search.undirected_branch_and_bound` are loose, and their searches fail beyond some
+:mod:`~lmbm_torch.inference.search.undirected_branch_and_bound` are loose, and the searches fail beyond some
 fifty labels. Semidefinite programming with triangle and pentagonal inequalities
 (:mod:`lmbm_torch.inference.relaxations.semidefinite.bound`) leaves gaps so small that a hundred dense labels
 need some tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to

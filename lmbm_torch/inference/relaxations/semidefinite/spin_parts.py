@@ -1,7 +1,7 @@
-"""Best labellings of one example by semidefinite branch and bound, separately for independent parts.
+"""Best labellings of an example by semidefinite branch and bound, separately for independent parts.
 
 Labels that are not coupled to other labels, directly or indirectly, form a separate problem. Each problem is
-scaled by a power of two, so without rounding, to weights of about 1.
+scaled by a power of two, without rounding, to weights of about 1.
 
 If a spin is fixed, roof duality decides further spins (:mod:`~lmbm_torch.inference.relaxations.persistency`).
 A spin with the same decision for both values of the fixed spin has this value in every best labelling. A spin
@@ -76,7 +76,7 @@ class Labellings:
 
     Args:
         spins: (number, labels), best first.
-        values: the scores of these labellings.
+        values: the scores of the labellings.
         others: an upper bound of the scores of all other labellings; after a complete search the last value.
         complete: whether no limit ended the search.
         nodes: the number of searched parts.

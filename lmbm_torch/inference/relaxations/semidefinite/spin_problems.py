@@ -1,6 +1,6 @@
 """Quadratic problems over spins, to be maximised, for semidefinite bounds and the search.
 
-Fields become couplings to one additional spin, the first, which is 1. A part of the search requires that some
+Fields become couplings to one additional spin, the first, equal to 1. A part of the search requires that some
 spins equal another spin or its opposite: such spins are merged, and the problem has fewer spins.
 """
 
@@ -166,14 +166,14 @@ class SpinProblem:
         return replace(self, matrix=matrix, constant=constant, owner=owner, sign=signs, rules=rules)
 
     def merged_by(self, merges: Iterable[tuple[int, int, int]]) -> SpinProblem:
-        """Return the problem after several replacements, one after another, by :meth:`merged`."""
+        """Return the problem after several replacements, in turn, by :meth:`merged`."""
         problem = self
         for gone, kept, sign in merges:
             problem = problem.merged(gone, kept, sign)
         return problem
 
     def given(self, known: np.ndarray) -> SpinProblem:
-        """Return the problem of the free labels: each known label is merged with the first spin, which is 1.
+        """Return the problem of the free labels: each known label is merged with the first spin, equal to 1.
 
         Args:
             known: the spins of the labels, which are all spins but the first; 0 for free labels.

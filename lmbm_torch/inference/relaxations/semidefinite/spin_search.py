@@ -142,7 +142,7 @@ class _Part(NamedTuple):
 
 
 def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
-    """Improve ``best`` until no other labelling can be better, or until a limit ends the search."""
+    """Improve ``best`` until no labelling can be better, or until a limit ends the search."""
     best.offer(problem.in_full(_starts(problem, np.random.default_rng(0))))
     order, nodes = count(), 0
     parts = [_Part(-np.inf, next(order))]
