@@ -1,4 +1,4 @@
-"""Hinge losses of a graph as another graph of tables, whose MAP labelling has the least hinge loss."""
+"""Hinge losses of a graph as a graph of tables, whose MAP labelling has the least hinge loss. Internal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Labels of Boltzmann machines that can be decided before a search, by dominant weights or roof duality.
 
-A solver's tolerance is a share of the largest weight: next to a weight of a million ordinary weights would
-vanish: dominant weights are settled first. If a label's field outweighs all couplings of the label, or one
+A solver's tolerance is a share of the largest weight. Next to a weight of a million, ordinary weights would
+vanish, so dominant weights are settled first. If a label's field outweighs all couplings of the label, or one
 coupling outweighs all other terms of the label, then some optimum agrees with the field or coupling, because
 flipping only this label cannot do better. The remaining weights are of similar size.
 """

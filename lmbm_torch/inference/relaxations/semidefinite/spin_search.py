@@ -28,7 +28,7 @@ ENUMERATED = 10
 # Largest number of further rounds that a bound may need, at its last pace; otherwise the part is split
 # (scripts/bench/dense_map.py).
 PATIENCE = 6
-# The same number for the root of the search tree.
+# Largest number of further rounds that the bound of the root may need before the root is split.
 FIRST_PATIENCE = 12
 # Number of rounds after which a part may be split.
 LEAST_ROUNDS = 2
