@@ -3,7 +3,7 @@
 In the score of a Boltzmann machine, known labels only add their couplings to the fields of their neighbours,
 so they separate the graph into parts. Margins, hinge losses and log-probabilities of a directed model are
 sums with a term for each label, known or not. The term of a known label couples all free labels in the term,
-so the known label belongs to the part. A rule couples its free labels while it can be broken.
+so the known label belongs to their part. A rule couples its free labels while it can be broken.
 """
 
 from __future__ import annotations

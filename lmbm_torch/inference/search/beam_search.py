@@ -34,7 +34,7 @@ def decode(
 
     Args:
         energy: a directed model, on any device; the labels may have more than two values.
-        width: the number of prefixes kept at each label; if no fewer than labellings, the search is exact.
+        width: the number of prefixes kept at each label; with one for each labelling, the search is exact.
         known: the values of known labels, NaN for a free label; only labellings with the known values are
             built.
 

@@ -1,9 +1,10 @@
 """Joint decoding of several directed models over the same labels: a mixture of equal weights.
 
 Each member (model) of the mixture proposes its k best labellings. A labelling that no member proposed is, for
-each member, no better than the member's k-th labelling. Then the best proposal is proven if its value is at
-least the combined value of the k-th labellings (threshold rule of Fagin, Lotem and Naor 2003). k is doubled
-until this holds, or until a node limit ends a member's search. Values that differ by rounding are ties.
+each member, no better than the member's k-th labelling. Therefore the best proposal is proven if its value is
+at least the combined value of the k-th labellings (threshold rule of Fagin, Lotem and Naor 2003). k is
+doubled until this holds, or until a node limit ends a member's search. Values that differ by rounding are
+ties.
 """
 
 from __future__ import annotations
