@@ -194,7 +194,7 @@ def marginals(
     """Return P(y_i = 1), or P(y_t = s) for labels of several states: exact if affordable, else approximate.
 
     ``method`` names the routine in words. ``status.exact`` says for which examples the marginals and
-    ``log_partition`` are exact. Otherwise, ``log_partition`` is a bound or an approximation, 0 for a directed
+    ``log_partition`` are exact. Otherwise, ``log_partition`` is a bound or approximate, 0 for a directed
     model.
 
     Args:

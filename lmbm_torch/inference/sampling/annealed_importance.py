@@ -103,8 +103,7 @@ def reverse(
     number of temperatures. Therefore the mean logarithm over chains is below the logarithm of this
     probability, which is below log p(v) on average over the model's own samples. As a mean over unseen
     examples, the result is a lower bound if the examples resemble the model's samples. For a single v it may
-    not be a bound, because the probability of reaching v may be larger than p(v). More temperatures reduce
-    the gap.
+    not be a bound: the probability of reaching v may be larger than p(v). More temperatures help.
 
     Args:
         energy: a bipartite energy, on any device.

@@ -35,8 +35,7 @@ def decode(
     Args:
         energy: a directed model, on any device; the labels may have more than two values.
         width: the number of prefixes kept at each label; with one for each labelling, the search is exact.
-        known: the values of known labels, NaN for a free label; only labellings with the known values are
-            built.
+        known: the known labels' values, NaN for a free label; every labelling built has the known values.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy; ``width`` below 1; ``known`` of another

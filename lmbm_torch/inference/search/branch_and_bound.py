@@ -5,8 +5,7 @@ Labels are decided in topological order. The search first tries the value that t
 non-negative loss for each label. A partial labelling is dropped once its loss, plus the least possible loss
 of the undecided labels, reaches the loss of the best complete labelling. Sums are in float64, and losses
 count as tied if they differ by less than ``ROUND_OFF`` times the largest possible loss of a label.
-Certificates hold up to this difference, and up to the rounding of objective and bound to the energy's
-precision.
+Certificates hold up to this difference, and up to rounding to the energy's precision.
 """
 
 from __future__ import annotations

@@ -87,14 +87,14 @@ def chain_sums(
     P(y_t, y_{t+1}) is (batch, steps, states, states), or for a shared transition the sum over the steps,
     (batch, 1 or 0, states, states). Marginals are empty if ``with_marginals`` is false.
     """
-    # Switch tracing off: within this operator, even under torch.func, tensors are plain and can be checked.
+    # Within this operator, even under torch.func, tensors are plain, so their values can be checked.
     with supposing(None):
         energy = ChainEnergy(unary, transition, lengths)
         settings = {"with_marginals": with_marginals, "each_step": not energy.is_shared, "spends": True}
         found = chain_steps.sums(energy, Chains.of(energy), **settings)
         if found is not None:
             return found[2], found[0], found[1]
-        # Call kernels directly, since autograd does not work within an operator.
+        # Compute marginals by formulas, since autograd does not work within an operator.
         fine = energy.to(torch.float64)
         if not with_marginals:
             return by_steps(fine).to(unary.dtype), *_empty(unary, transition, rows=0)
