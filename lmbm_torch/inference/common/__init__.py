@@ -1,1 +1,1 @@
-"""Known values, rules and iterations, shared by the rooms of inference."""
+"""Inputs, results, iterations and limits that the modules of inference share."""

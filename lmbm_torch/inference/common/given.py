@@ -1,4 +1,4 @@
-"""Checks of inputs besides the energy: known values of units, start values, and rules."""
+"""Checks of the inputs of inference besides the energy: known values, start values, and rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmbm_torch.verdicts import refuse_unless
 def clamp(
     values: Shaped[Tensor, "*samples units"], known: Shaped[Tensor, "#batch units"] | None
 ) -> Shaped[Tensor, "*_ units"]:
-    """Return ``values`` with the known values in their places; ``known`` is NaN for free units."""
+    """Replace values by the known values; ``known`` is NaN for free units, whose values stay."""
     if known is None:
         return values
     return torch.where(known.isnan(), values, known.nan_to_num().to(values.dtype))
@@ -28,10 +28,10 @@ def check_start(
     like: Shaped[Tensor, "batch units"],
     known: Shaped[Tensor, "#batch units"] | None,
 ) -> None:
-    """Check start labels ``init``: 0 or 1, of the shape of ``like``, equal to ``known`` where known.
+    """Check that start labels ``init`` are 0 or 1, have the shape of ``like``, and agree with ``known``.
 
     Raises:
-        ValueError: ``init`` fails one of these checks. Further leading axes of ``init`` are chains.
+        ValueError: ``init`` fails one of the checks; ``init`` may have further leading axes, for chains.
     """
     check_shape("init", init, *[None] * (init.ndim - 2), *like.shape)
     check_device("init", init, like.device)
@@ -42,7 +42,7 @@ def check_start(
 def check_agreement(
     init: Shaped[Tensor, "*samples units"], known: Shaped[Tensor, "#batch units"] | None
 ) -> None:
-    """Raise ValueError if the start ``init`` of inference disagrees with the ``known`` values."""
+    """Raise ValueError if the start values ``init`` differ from the ``known`` values of known units."""
     if known is None:
         return
     wanted = "init: expected the known values for all known units"
@@ -55,11 +55,11 @@ def check_agreement(
 
 
 def free_part(energy: PairwiseEnergy, known: Known | None) -> PairwiseEnergy:
-    """Return the model of the free labels; the unary and pairwise log-potentials of known labels are 0."""
+    """Return an energy of the free labels only: known labels have unary and pairwise log-potentials of 0."""
     if known is None:
         return energy
     free = known.isnan()
-    # A label of ½ has spin 0, which adds nothing to any score.
+    # Set free labels to ½, a spin of 0, so that only known labels contribute to fields and score.
     labels = clamp(torch.full_like(energy.unary, 0.5), known)
     return PairwiseEnergy(
         unary=torch.where(free, energy.local_fields(labels), 0),

@@ -1,4 +1,4 @@
-"""Fixed-point iterations: one update, repeated until the values of each example stop changing."""
+"""Fixed-point iterations: an update is repeated until the values of each example stop changing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Settings(NamedTuple):
             raise ValueError(f"damping: expected at least 0 and below 1, got {self.damping}")
 
     def start(self, name: str, like: Tensor, *shape: int) -> Tensor | None:
-        """Return the tensor ``name`` of the start messages, without gradient; None if there are no messages.
+        """Return the tensor ``name`` of the messages to start from, without gradient; None if not given.
 
         Raises:
             ValueError: the tensor has another shape, dtype or device than ``like``, or is not finite.
@@ -54,7 +54,7 @@ class Settings(NamedTuple):
         return start.detach()
 
     def beliefs(self, like: Tensor) -> Tensor | None:
-        """Return the start probabilities ``init`` of units, without gradient; None if there are none.
+        """Return the probabilities ``init`` of units to start from, without gradient; None if not given.
 
         Raises:
             ValueError: messages are given as well; ``init`` has another shape, dtype or device, or values
@@ -79,15 +79,14 @@ def repeat(
 ) -> tuple[Float[Tensor, "batch units"], Status]:
     """Apply ``update`` repeatedly to ``start``, and return the last values.
 
-    An example ends once an update changes each of the example's values by at most ``tol``. No other example
-    of the batch influences the answer.
+    An example ends once an update changes each of the values by at most ``tol``. Examples are independent.
 
     Args:
-        update: function from the values of all examples to new values; the new values of an example depend
-            only on the old values of the same example.
+        update: a function from the values of all examples to new values, where the new values of an example
+            depend only on the old values of the same example.
         start: the first values.
         num_iters: the largest number of updates.
-        tol: largest change of a value in the last update of an example.
+        tol: the largest change of a value in the last update of an example.
 
     Returns:
         The last values of each example, and the status: ``residual`` is the largest change in the last
@@ -96,7 +95,7 @@ def repeat(
     values = start
     residual = start.new_full((len(start),), torch.inf)
     iterations = torch.zeros_like(residual, dtype=torch.int64)
-    # Compiled code and CUDA graphs cannot stop early: they run all updates.
+    # Traced code (compiled, or a CUDA graph) cannot look at values to stop early, and runs all updates.
     is_asked = not (is_traced() or is_supposing())
     check_every = 1 if start.device.type == "cpu" else CHECK_EVERY
     for iteration in range(num_iters):

@@ -1,4 +1,4 @@
-"""Results of inference: answers with their certificates, for each example of the batch."""
+"""Results of inference: for each example of a batch the answer, and what is proven about the answer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class Status:
     """Status of an answer for each example: what is proven, and how the method ended.
 
     Args:
-        exact: the objective meets the proven bound, or the method is exact on this energy.
-        converged: the method ended by the stopping rule and not at a limit.
-        num_iters: iterations, samples or search nodes.
-        residual: the distance of the objective from the bound, or of the last values from a fixed point; 0 if
-            exact.
+        exact: whether the objective equals the proven bound, or the method is exact for the energy.
+        converged: whether the method ended by its stopping rule and not at a limit.
+        num_iters: the number of iterations, samples or search nodes.
+        residual: the difference of objective and bound, or the last change of iterated values; 0 if exact.
 
     Examples:
         >>> import torch
@@ -57,7 +56,7 @@ class Marginals:
         log_partition: log Σ_y exp(score(y)), a bound or an approximation, as the routine documents; 0 for a
             directed model.
         standard_error: the standard error of ``labels``, if ``labels`` were estimated from samples.
-        method: the routine in words, if the table of routes chose the routine.
+        method: the routine in words, if the routine was chosen automatically.
 
     Examples:
         >>> import torch
@@ -84,7 +83,7 @@ class StateMarginals:
         edges: for chains P(y_t = r, y_{t+1} = s), (batch, steps, states, states), 0 beyond a chain's end; for
             trees P(y_{parent of t} = r, y_t = s), (batch, nodes, states, states), 0 at roots.
         mass_left: for a sequential energy, the largest error of any probability.
-        method: the routine in words, if the table of routes chose the routine.
+        method: the routine in words, if the routine was chosen automatically.
 
     Examples:
         >>> import torch
@@ -107,8 +106,8 @@ class BipartiteMessages:
     """Log-odds messages between both sides of a restricted Boltzmann machine; a message of 0 is neutral.
 
     Args:
-        to_hidden: from each visible unit to each hidden unit.
-        to_visible: from each hidden unit to each visible unit.
+        to_hidden: the message from each visible unit to each hidden unit.
+        to_visible: the message from each hidden unit to each visible unit.
 
     Examples:
         >>> import torch
@@ -131,7 +130,7 @@ class BipartiteMarginals:
         log_partition: log Σ_v Σ_h exp(score(v, h)), a bound or an approximation, as the routine documents.
         messages: the last messages of belief propagation, on request; a later call can start from them.
         coupling: the weights along which ``messages`` were passed.
-        method: the routine in words, if the table of routes chose the routine.
+        method: the routine in words, if the routine was chosen automatically.
 
     Examples:
         >>> import torch
@@ -151,17 +150,17 @@ class BipartiteMarginals:
 
     @property
     def labels(self) -> Float[Tensor, "batch visible"]:
-        """Return ``visible``, under the name of the field in :class:`Marginals`."""
+        """Return ``visible``, under the same name as in :class:`Marginals`."""
         return self.visible
 
     def pairwise(self) -> Float[Tensor, "batch visible hidden"]:
         """Return P(v_i = 1, h_j = 1) = P(h_j = 1) P(v_i = 1 | h_j = 1), by the messages.
 
-        Equation 18 of belief_propagation_in_crbms_2017. The log-odds of P(v_i = 1 | h_j = 1) are the log-odds
-        of v_i with the message from h_j replaced by coupling_ij. :func:`matrix_bp.moments
-        <lmbm_torch.inference.messages.matrix_bp.moments>` sums over the batch, converged or not. The marginal
-        of a pair's belief is P(h_j = 1), and at a fixed point P(v_i = 1), too. A P(v_i = 1) that has rounded
-        to 0 or 1 at a fixed point changes the result by at most the rounding.
+        See Equation 18 of belief_propagation_in_crbms_2017. The log-odds of P(v_i = 1 | h_j = 1) are the
+        log-odds of v_i with the message from h_j replaced by coupling_ij. Summed over v_i the result is P(h_j
+        = 1); summed over h_j it is P(v_i = 1), but only at a fixed point. :func:`matrix_bp.moments
+        <lmbm_torch.inference.messages.matrix_bp.moments>` returns the sum over the batch. A P(v_i = 1)
+        rounded to 0 or 1 at a fixed point adds only rounding errors.
 
         Raises:
             ValueError: no messages were kept.
@@ -174,14 +173,14 @@ class BipartiteMarginals:
 
 @dataclass(frozen=True)
 class BipartiteSamples:
-    """States of the units of a restricted Boltzmann machine, {0, 1}.
+    """States in {0, 1} of the units of a restricted Boltzmann machine.
 
     Args:
-        visible: one row for each chain and example; from tempering (replicas, chains, batch, visible), with
-            the replicas in the order of the path and the replica of the energy last.
-        hidden: the hidden states given which ``visible`` was drawn; None from tempering.
+        visible: one row for each chain and example. From tempering (replicas, chains, batch, visible), where
+            the replicas are in the order of the path, and the last has the given energy.
+        hidden: the hidden states from which ``visible`` was drawn; None from tempering.
         swap_rate: from tempering, the share of accepted exchanges between neighbouring replicas, over all
-            steps, chains and examples; NaN for neighbours without a proposal.
+            steps, chains and examples; NaN if no exchange was proposed.
 
     Examples:
         >>> import torch
@@ -219,15 +218,15 @@ class LogPartitionBounds:
 
 @dataclass(frozen=True)
 class Estimate(Generic[Value]):
-    """Number estimated from weighted samples, or a number for each example of a batch.
+    """Number, or a number for each example, that is estimated from weighted samples.
 
-    A log partition or a log-likelihood is the logarithm of an unbiased estimate, and so too low on average.
+    An estimated log partition or log-likelihood, the logarithm of an unbiased number, is too low on average.
 
     Args:
         value: the number, or (batch,).
-        standard_error: the standard error of ``value``, by the samples; 0 if ``value`` is exact, and
+        standard_error: the standard error of ``value``, from the samples; 0 if ``value`` is exact, and
             meaningless if few samples carry all the weight.
-        effective_size: (Σ w)² / Σ w² of the weights w: as many samples with equal weights would give the same
+        effective_size: (Σ w)² / Σ w² for the weights w, the number of samples of equal weight with the same
             precision; infinite if ``value`` is exact.
 
     Examples:
@@ -246,10 +245,10 @@ class Estimate(Generic[Value]):
 
 @dataclass(frozen=True)
 class LogLikelihoodBounds:
-    """Upper and lower estimate of the mean log-likelihood of labels, in nats; read both together.
+    """Upper and lower estimate of the mean log-likelihood of labels, in nats; use both together.
 
-    If ``gap`` is negative by more than the errors, the labels are unlike the model's samples, or the chains
-    do not mix: then the two estimates are no bounds.
+    If ``gap`` is negative by more than the standard errors, the labels are unlike the model's samples, or the
+    chains do not mix. The two estimates are then no bounds.
 
     Args:
         upper: the estimate by forward annealing, too high on average.
@@ -295,14 +294,14 @@ class Decoding:
     Args:
         labels: {0, 1}; for chains class indices, and ``energies.chain.PADDING`` beyond the ends; with several
             labellings ``(batch, top_k, labels)``, best first.
-        objective: the routine's objective at the labelling found; ``(batch, top_k)`` with several labellings.
-        bound: a value that no labelling exceeds (falls below, for losses); with several, no other labelling.
+        objective: the routine's objective for the labels; ``(batch, top_k)`` with several labellings.
+        bound: an upper bound of the objective of all labellings (for losses, a lower bound); with several
+            labellings, of all others.
         nodes: the number of search nodes, if the routine searches.
         hidden: {0, 1}, the hidden units' states, if the objective is the score of both sides.
-        relaxed: labels in [0, 1], the solution of a relaxation; ``labels`` are its rounding.
-        regret: for an expected measure, a proven limit on how much larger the measure of another labelling
-            can be. The objective is then the measure; its least possible value, if some probability is left;
-            or the mean over samples.
+        relaxed: labels in [0, 1], the solution of a relaxation, from which ``labels`` are rounded.
+        regret: for an expected measure, an upper bound of how much larger another labelling's measure can be.
+            The objective is then the measure, a lower bound if probability is left out, or a sample mean.
         mass_left: the probability of the labellings that the search did not visit. Without samples, the
             expected measure exceeds the objective by at most this probability.
 
@@ -328,15 +327,15 @@ class Decoding:
 
 @dataclass(frozen=True)
 class LikelyLabellings:
-    """Labellings of each example by decreasing probability, and the probability of the other labellings.
+    """Likely labellings of each example, best first, and the probability of all further labellings.
 
     Args:
         labels: {0, 1} or class indices, the most probable first; zeros beyond an example's last labelling.
-        probability: of each labelling, given the known labels; 0 beyond an example's last labelling.
-        mass_left: the probability of all other labellings together; with known labels an upper bound, and
-            ``probability`` is a lower bound.
+        probability: P(labelling), given the known labels; 0 beyond an example's last labelling.
+        mass_left: the total probability of all other labellings. With known labels, ``mass_left`` is an upper
+            bound, and ``probability`` a lower bound.
         log_known: an upper bound of log P(known); 0 without known labels.
-        status: ``exact`` if no probability is left, ``converged`` if at most the requested one is left.
+        status: ``exact`` if no probability is left, ``converged`` if no more than requested.
 
     Examples:
         >>> import torch
@@ -354,7 +353,7 @@ class LikelyLabellings:
     status: Status
 
     def marginals(self, num_states: int, known: Known | None = None) -> StateMarginals:
-        """Return P(y_i = s) among the labellings found; a ``known`` label has its known value."""
+        """Return P(y_i = s) over the labellings found; a ``known`` label has probability 1 for its value."""
         shares = torch.stack(
             [
                 torch.einsum("bn,bni->bi", self.probability, (self.labels == state).to(self.probability))
@@ -371,7 +370,7 @@ class LikelyLabellings:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Join the results of a batch's parts into one result; all results have the same fields."""
+    """Join the results for parts of a batch into one result for the batch."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Tensor):
@@ -380,21 +379,21 @@ def joined(parts: Sequence[Any]) -> Any:
 
 
 def replaced(whole: Any, rows: Int[Tensor, " examples"], part: Any) -> Any:
-    """Return ``whole``, a batch's result, with the examples ``rows`` replaced by ``part``."""
+    """Return the result ``whole`` of a batch, with the examples ``rows`` replaced by ``part``."""
     if isinstance(whole, Tensor):
         return whole.index_copy(0, rows, part)
     return _by_field(whole, lambda name: replaced(getattr(whole, name), rows, getattr(part, name)))
 
 
 def rows_of(result: Any, rows: Int[Tensor, " examples"]) -> Any:
-    """Return a batch's result for some of the examples."""
+    """Return a batch's result for the examples ``rows`` only."""
     if isinstance(result, Tensor):
         return result[rows]
     return _by_field(result, lambda name: rows_of(getattr(result, name), rows))
 
 
 def _by_field(result: Any, value: Callable[[str], Any]) -> Any:
-    """Return a record with new values of the fields; return anything but records unchanged."""
+    """Return a record with ``value`` applied to each field's name; return other objects unchanged."""
     if not is_dataclass(result):
         return result
     return type(result)(**{field.name: value(field.name) for field in fields(result)})  # pyright: ignore[reportCallIssue]

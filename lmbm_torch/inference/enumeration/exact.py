@@ -1,11 +1,11 @@
-"""Enumeration of every labelling: the reference answer for any kind of energy, and a baseline of speed.
+"""Enumeration of all labellings: the reference for any kind of energy, and a baseline of speed.
 
-Labellings are numbered with label 0 as the most significant bit and computed in chunks that fit into the
-CPU's cache. Known labels are not enumerated: an example with F free labels has 2^F labellings, and the
-example with the most free labels decides whether the batch is refused.
+Labellings are numbered, with label 0 as the most significant bit, and computed in chunks that fit into the
+CPU's cache. Known labels are not enumerated: an example with F free labels has 2^F labellings. The example
+with the most free labels decides whether the batch is refused.
 
-For a bipartite energy, one side is enumerated, and the other side is summed or maximised out. A compiled
-kernel finds the best labellings of pairwise energies with shared couplings.
+For a restricted Boltzmann machine (bipartite energy), one side is enumerated, and the other side is summed or
+maximised out. A compiled kernel finds the best labellings of pairwise energies with shared couplings.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ __all__ = [
     "sample",
 ]
 
-# Largest bytes of one (labellings, batch, labels) tensor; an energy holds three or four such tensors at a
-# time. On the CPU the tensors share a cache of some 16 MiB (917 × 14 labels: 1 to 8 MiB are equally fast, 50
-# MiB take 1.7 times as long); on a GPU larger chunks save launches of kernels.
+# Largest bytes of one (labellings, batch, labels) tensor on the CPU; an energy needs three or four at a time,
+# which share a cache of some 16 MiB (917 × 14 labels: 1 to 8 MiB are equally fast, 50 MiB take 1.7 times).
 CPU_CHUNK_BYTES = 4 * 2**20
+# The same on a GPU, where larger chunks save launches of kernels.
 DEVICE_CHUNK_BYTES = 256 * 2**20
 
 
@@ -61,9 +61,8 @@ DEVICE_CHUNK_BYTES = 256 * 2**20
 def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor, " batch"]:
     """Return log Σ_y exp(score(y)), over the labellings that agree with ``known``.
 
-    Differentiable in the energy's tensors. If labellings are enumerated in several chunks, the
-    backward pass enumerates them again instead of keeping them: memory holds one chunk, and one number for
-    each chunk and example.
+    The result is differentiable in the energy's tensors. With several chunks of labellings, the backward pass
+    enumerates them again: memory holds only one chunk, and a number for each chunk and example.
 
     Args:
         energy: any energy over binary labels; a bipartite energy's labels are the visible units.
@@ -101,8 +100,8 @@ def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
 def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | BipartiteMarginals:
     """Return P(y_i = 1) for every label, given ``known``, and the log partition of :func:`log_partition`.
 
-    On the CPU, for many labels, a kernel sums directed models without cliques over prefixes, and pairwise
-    models are summed by halves of the labels: 20 to 130 times as fast as by definition
+    On the CPU with many labels, directed models without cliques are summed by a compiled kernel, and pairwise
+    models by halves of the labels: 20 to 130 times as fast as summing labellings in turn
     (``scripts/bench/label_sums.py``).
 
     Args:
@@ -158,10 +157,10 @@ def pairwise_marginals(
 def _expectation(
     labellings: _Labellings, weighted_sum: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch statistics"]]:
-    """Return the log partition, and the mean of a statistic of the labels with entries in [0, 1].
+    """Return the log partition, and the expectation of a statistic of the labels with entries in [0, 1].
 
-    ``weighted_sum`` maps labels and (labellings, batch) weights to the sums of the statistic for each
-    example.
+    ``weighted_sum`` takes labels and weights (labellings, batch), and returns the weighted sums of the
+    statistic for each example.
     """
     energy = labellings.energy
     log_sum = torch.full((energy.batch_size,), -torch.inf, dtype=energy.dtype, device=energy.device)
@@ -172,7 +171,7 @@ def _expectation(
         weights = (scores - log_sum).exp()
         labels = labellings.labels(labellings.numbers(start))
         mean = mean * (so_far - log_sum).exp()[:, None] + weighted_sum(labels, weights)
-    # By rounding, a sum of probabilities may exceed 1.
+    # Rounding may raise a sum of probabilities above 1, so clamp.
     return log_sum, mean.clamp(max=1)
 
 
@@ -180,12 +179,11 @@ def _expectation(
 def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Decoding:
     """Return the labelling with the largest score (MAP), or the ``top_k`` best labellings.
 
-    Of equally good labellings, the labelling with the smallest number is returned (label 0 is the most
-    significant bit): 0 at the first different label. For a bipartite energy the rule holds for the
-    enumerated, smaller side.
+    At ties, the labelling with the smallest number is returned (label 0 is the most significant bit), which
+    has 0 in the first label that differs. For a bipartite energy, this holds for the smaller side.
 
-    A compiled kernel finds the best labellings of pairwise energies with shared couplings on the CPU, without
-    known labels, in about a ninth of the time at 14 labels; ties are then settled up to rounding.
+    For pairwise energies with shared couplings on the CPU, without known labels, a compiled kernel needs
+    about a ninth of the time at 14 labels; scores that differ by rounding may then count as ties.
 
     Args:
         energy: any energy over binary labels; for a bipartite energy the result is the joint MAP of both
@@ -211,13 +209,13 @@ def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Dec
 def sample(
     energy: Energy, num_samples: int, *, known: Known | None = None, generator: torch.Generator | None = None
 ) -> Int[Tensor, "num_samples batch labels"]:
-    """Draw independent labellings from P(y), given ``known``, by cumulative sums.
+    """Draw independent labellings from P(y), given ``known``.
 
-    Labellings are enumerated twice: first to sum each chunk, then to draw from the chunks that were drawn.
+    The labellings are enumerated twice: first to draw a chunk by the chunks' sums, then a labelling in it.
 
     Args:
         energy: any energy over binary labels; a bipartite energy's hidden units are summed out.
-        num_samples: draws for each example.
+        num_samples: the number of draws for each example.
         known: {0, 1, NaN}, NaN for a free label.
         generator: the source of randomness, on the energy's device; by default torch's own.
 
@@ -231,7 +229,7 @@ def sample(
     labellings = _Labellings.of(energy, known)
     chunks = [labellings.values(start, energy.score).logsumexp(0) for start in labellings.starts]
     sums = torch.stack(chunks, 1)
-    # If the rules forbid all labellings of an example, the draws below would be uniform.
+    # Refuse examples without an allowed labelling: the draws would be uniform over forbidden labellings.
     _refuse_impossible(energy, sums.amax(1))
     like = {"dtype": torch.float64, "device": energy.device, "generator": generator}
     uniform = torch.rand(2, energy.batch_size, num_samples, **like)
@@ -247,7 +245,7 @@ def sample(
 def _refuse_impossible(
     energy: Energy, best: Tensor, what: str = "energy: expected at least one allowed labelling"
 ) -> None:
-    """Raise ValueError if ``best``, the last labelling's value, is of a labelling that the rules forbid."""
+    """Raise ValueError if rules forbid a labelling with value ``best``, which marks forbidden labellings."""
     if isinstance(energy, RestrictedEnergy):
         is_impossible = best.detach() < torch.finfo(best.dtype).min / 2
         if bool(is_impossible.any()):
@@ -255,7 +253,7 @@ def _refuse_impossible(
 
 
 def _inverse(log_weights: Tensor, uniform: Tensor) -> Tensor:
-    """Draw an index for each share ``uniform`` by the rows' cumulative sums; never an index of weight 0."""
+    """Draw an index for each uniform number by inverting the rows' cumulative sums; never one of weight 0."""
     sums = log_weights.double().softmax(1).cumsum(1)
     return torch.searchsorted(sums, uniform * sums[:, -1:], right=True)
 
@@ -299,7 +297,7 @@ def decode_hinge(
     Args:
         energy: an energy with local margins m_i.
         margin: γ > 0, in units of the local fields.
-        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
+        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels are part of the sum.
         top_k: the number of labellings to return, best first; the bound is then the last labelling's loss.
 
     Raises:
@@ -309,7 +307,7 @@ def decode_hinge(
     ones = torch.ones(energy.num_labels, dtype=energy.dtype, device=energy.device)
 
     def negative_hinge(labels: Tensor) -> Tensor:
-        # For such short rows, a product with ones is faster than a sum.
+        # A product with ones, because a sum over so short rows is slower.
         values = (energy.local_margins(labels) - margin).clamp_max_(0) @ ones
         if isinstance(energy, RestrictedEnergy):
             values = values.where(energy.allows(labels), torch.finfo(values.dtype).min)
@@ -344,7 +342,7 @@ def _decode(
 def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
     """Return the free labels, whether all examples know the same values, and the fewest and most free labels.
 
-    Compiled code cannot look at values, and assumes the whole range.
+    Traced code cannot look at values, and assumes any number of free labels.
     """
     free = known.isnan()
     if is_traced():
@@ -358,7 +356,7 @@ def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
 
 
 def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the ``count`` largest values along the first axis and the rows, best first."""
+    """Return the ``count`` largest values along the first axis, largest first, and the indices."""
     if count == 1:
         return values.max(0, keepdim=True)
     ordered, rows = values.sort(stable=True, dim=0, descending=True)
@@ -367,13 +365,13 @@ def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _Labellings:
-    """Labellings of an energy's examples that agree with the known labels, numbered.
+    """Numbered labellings of an energy's examples that agree with the known labels.
 
     Args:
         energy: the energy.
         known: {0, 1, NaN}, or None; a single row if all examples have the same known values.
         num_free: the number of free labels of each row.
-        shift: the place of each free label's bit in the number, counted from the lowest bit.
+        shift: the position of each free label's bit in the number, counted from the lowest bit.
         chunk: the number of labellings that are computed together.
         fewest, most: the smallest and largest number of free labels of an example.
     """
@@ -417,35 +415,34 @@ class _Labellings:
 
     @property
     def starts(self) -> range:
-        """Return the first number of each chunk."""
+        """Return the number of the first labelling of each chunk."""
         return range(0, 2**self.most, self.chunk)
 
     def numbers(self, start: int) -> Int[Tensor, "chunk 1"]:
-        """Return the numbers of a chunk."""
+        """Return the numbers of the labellings in a chunk, as a column."""
         stop = min(start + self.chunk, self.starts.stop)
         return torch.arange(start, stop, device=self.shift.device)[:, None]
 
     def labels(self, numbers: Int[Tensor, "chunk _columns"]) -> Int[Tensor, "chunk _rows labels"]:
-        """Return the labellings with these numbers; a single row for the whole batch if possible."""
+        """Return the labellings with these numbers; one row for the whole batch if all rows are equal."""
         return clamp((numbers[..., None] >> self.shift) & 1, self.known)
 
     def values(self, start: int, objective: Callable[[Tensor], Tensor]) -> Float[Tensor, "chunk batch"]:
-        """Return ``objective`` of a chunk's labellings; after an example's last labelling, the least finite
-        number.
+        """Return ``objective`` for the labellings of a chunk; the least finite number for numbers beyond an
+        example's last labelling.
         """
         numbers = self.numbers(start)
         values = objective(self.labels(numbers))
         if self.known is None:
             return values
-        # The least finite number, not −∞: in a chunk without any labelling of an example all values would be
-        # −∞, and the gradient of logsumexp NaN.
+        # −∞ would make the gradient of logsumexp NaN for a chunk that has no labelling of an example.
         return values.where(numbers < 2**self.num_free, torch.finfo(values.dtype).min)
 
     def each(self, part: Callable[[int], Tensor]) -> Iterator[Tensor]:
-        """Return ``part`` of every chunk, differentiable; the backward pass recomputes several chunks."""
+        """Yield ``part`` of each chunk, differentiable; with several, the backward pass recomputes them."""
         if len(self.starts) == 1:
             return map(part, self.starts)
-        # Imported here: the import loads torch's compiler, which takes seconds.
+        # Import here, because the import loads torch's compiler, which takes seconds.
         from torch.utils.checkpoint import checkpoint
 
         return (checkpoint(part, start, use_reentrant=False) for start in self.starts)

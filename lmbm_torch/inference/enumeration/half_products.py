@@ -1,9 +1,9 @@
 """Sums over all labellings of pairwise models with shared couplings, as matrix products.
 
-The probability of a labelling is, up to a factor, a product of three numbers: the score of the first half of
-the labels in the example, the score of the second half, and the coupling between both halves, which all
-examples share. With F labels, a batch's sums are products of (batch, 2^(F/2)) with (2^(F/2), 2^(F/2))
-matrices; for each example, only scores of halves are exponentiated.
+The labels are split into two halves. The probability of a labelling is, up to a constant, a product of three
+factors: one for the first half and one for the second half, which differ between examples, and one for the
+couplings between the halves, which all examples share. With F labels, sums for a batch are products of a
+(batch, 2^(F/2)) matrix and a (2^(F/2), 2^(F/2)) matrix.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = []
 
-# Smallest safe sum, relative to the product of both halves' largest factors: below, terms under 1e-308 may be
-# lost as 0.
+# Smallest sum without loss by underflow, relative to the product of both halves' largest factors; in smaller
+# sums, terms under 1e-308 may be rounded to 0.
 LEAST_SUM = 1e-150
-# Largest bytes of a half's numbers of examples that are summed together, and of a part of shared factors.
+# Largest bytes of the factors of a half for the examples that are summed together.
 BATCH_BYTES = 16 * 2**20
+# Largest bytes of the shared factors in memory at once.
 SHARED_BYTES = 2**20
 # Largest bytes of the scores of all labellings of the examples that are enumerated together.
 BLOCK_BYTES = 16 * 2**20
@@ -52,12 +53,12 @@ class Sums:
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments over the labellings of some examples.
+    """Expected spins and products of spins for some examples.
 
     Args:
         spins: the mean of each label's spin.
-        products: the means of the products of two spins, summed over the examples with weights.
-        log_partition, is_safe: see :class:`Sums`; ``products`` leave out unsafe examples.
+        products: the means of products of two spins, summed over the examples with weights.
+        log_partition, is_safe: see :class:`Sums`; unsafe examples are not in ``products``.
     """
 
     spins: Float[Tensor, "batch labels"]
@@ -72,7 +73,7 @@ def moments_by_halves(
     coupling: Float[Tensor, "labels labels"],
     weight: Float[Tensor, " batch"],
 ) -> Moments:
-    """Return means of spins and of products of two spins, and log partitions, in double precision."""
+    """Return expected spins and products of two spins, and log partitions, in double precision."""
     batches = list(_batches(unary))
     weights = weight.split([len(rows) for rows in batches])
     found = [_moments(_Halves.of(rows, coupling), own) for rows, own in zip(batches, weights, strict=True)]
@@ -88,8 +89,8 @@ def moments_by_halves(
 def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> Moments:
     """Return the moments of examples with shared couplings, by halves of the labels.
 
-    Examples whose sums by halves may lose terms by underflow are enumerated. The mean spins are the gradient
-    of the log partition with respect to the labels' log-potentials.
+    Examples whose sums by halves may lose terms by underflow are enumerated in turn. The mean spins are
+    the gradient of the log partition by the unary log-potentials.
 
     Args:
         energy: a Boltzmann machine with couplings (labels, labels).
@@ -126,7 +127,7 @@ def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> Moments:
 
 @torch.no_grad()
 def sums(unary: Float[Tensor, "batch labels"], coupling: Float[Tensor, "labels labels"]) -> Sums:
-    """Return marginals and log partitions, in double precision."""
+    """Return marginals and log partitions in double precision."""
     found = [_sums(_Halves.of(rows, coupling.double())) for rows in _batches(unary.double())]
     return Sums(*(torch.cat(each) for each in zip(*found, strict=True)))
 
@@ -141,7 +142,7 @@ def log_partition(
     coupling, batches = coupling.double(), list(_batches(unary.double()))
     if len(batches) == 1:
         return _log_partition(unary.double(), coupling)
-    # Imported here: the import loads torch's compiler, which takes seconds.
+    # Import here, because the import loads torch's compiler, which takes seconds.
     from torch.utils.checkpoint import checkpoint
 
     found = [checkpoint(_log_partition, rows, coupling, use_reentrant=False) for rows in batches]
@@ -162,13 +163,13 @@ def _batches(unary: Tensor) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class _Halves:
-    """Factors of all labellings' exponentiated scores.
+    """Factors of the exponentiated scores of all labellings, one for each half and one for both together.
 
     Args:
-        first_spins, second_spins: all labellings of the first half and of the second half, as spins.
-        first, second: the halves' factors in each example, at most 1; a factor of the first half includes the
-            largest coupling with a second half.
-        fields: the first halves' contribution to the fields of the second half's labels.
+        first_spins, second_spins: all labellings of the first and of the second half, as spins.
+        first, second: the factors of the halves in each example, at most 1; a factor of the first half
+            includes its largest coupling with any second half.
+        fields: what each labelling of the first half adds to the fields of the second half's labels.
         log_scale: the logarithm of the number by which each example's factors were divided.
     """
 
@@ -193,7 +194,7 @@ class _Halves:
         return cls(first_spins, second_spins, first, second, fields, torch.stack(tops).sum(0))
 
     def together(self) -> Iterator[tuple[slice, Float[Tensor, "part seconds"]]]:
-        """Yield the coupling factors of a part of the first halves and each second half, at most 1."""
+        """Yield the factors of the couplings between some first halves and all second halves, at most 1."""
         size = max(1, part_bytes(SHARED_BYTES) // (len(self.second_spins) * self.fields.itemsize))
         for start in range(0, len(self.fields), size):
             fields = self.fields[start : start + size]
@@ -206,7 +207,7 @@ def _scores(unary: Tensor, coupling: Tensor, spins: Tensor) -> Float[Tensor, "ba
 
 
 def _by_halves(halves: _Halves) -> tuple[Float[Tensor, "batch firsts"], Float[Tensor, "batch seconds"]]:
-    """Return the sum over all labellings with each first half, and with each second half."""
+    """Return the sum over all labellings that contain each first half, and each second half."""
     by_first, by_second = torch.empty_like(halves.first), torch.zeros_like(halves.second)
     for part, together in halves.together():
         by_first[:, part] = halves.second @ together.mT

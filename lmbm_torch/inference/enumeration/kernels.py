@@ -1,4 +1,4 @@
-"""Compiled enumeration: all or allowed labellings for shared couplings, and sums over prefixes."""
+"""Compiled enumeration: best labellings for shared couplings, and sums for directed models."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Int, Known
 from lmbm_torch.verdicts import is_traced
 
-# Smallest number of labels of a directed model for the kernel; with fewer, plain torch takes a millisecond,
-# and nothing must be compiled.
+# Smallest number of labels of a directed model for which the kernel is used; with fewer, PyTorch takes a
+# millisecond, and nothing must be compiled.
 LEAST_LABELS = 11
-# Smallest probability of the known labels for the kernel; below, sums are computed in logarithms.
+# Smallest probability of known labels for which the kernel is used; otherwise sums are taken in logarithms.
 LEAST_KNOWN = 1e-200
 
 
 def marginals(energy: DirectedEnergy, known: Known | None = None) -> Marginals | None:
-    """Return the marginals of a checked energy in float64 to within 1e-12, by the compiled kernel.
+    """Return the marginals of a checked energy by the compiled kernel, in float64 to within 1e-12.
 
-    Return None for cliques, few labels, or other devices than the CPU, without numba (reported once), and if
-    the known labels are less probable than ``LEAST_KNOWN``.
+    The result is None if the kernel does not apply: with cliques, few labels, or on another device than the
+    CPU; without numba (reported once); or if the known labels are less probable than ``LEAST_KNOWN``.
 
     Args:
         known: {0, 1, NaN}, already checked.
@@ -67,9 +67,9 @@ NUM_KEPT = 16
 
 
 def suits(energy: PairwiseEnergy) -> bool:
-    """Return whether couplings are shared, tensors are on the CPU, and numba is installed (reported once).
+    """Return whether the kernel applies: shared couplings, on the CPU, with numba (reported once if missing).
 
-    Traced code has PyTorch's own operators.
+    In traced code the kernel does not apply.
     """
     is_plain = energy.pairwise.ndim == 2 and energy.device.type == "cpu" and not is_traced()
     return is_plain and compiled("search.enumeration") is not None
@@ -104,11 +104,11 @@ def best_labels(
 
 @lru_cache(NUM_KEPT)
 def _allowed(constraints: Constraints) -> np.ndarray:
-    """Return for each number of a labelling whether the labelling obeys the rules, (2^labels,)."""
+    """Return, for each labelling by its number, whether it obeys the rules, (2^labels,)."""
     every = _bits(np.arange(2**constraints.num_labels), constraints.num_labels)
     return np.logical_not(constraints.violated(every).any(1))
 
 
 def _bits(numbers: np.ndarray, num_labels: int) -> np.ndarray:
-    """Return the labellings of these numbers, label 0 as the most significant bit."""
+    """Convert numbers to labellings, with label 0 as the most significant bit."""
     return numbers[:, None] >> np.arange(num_labels - 1, -1, -1) & 1

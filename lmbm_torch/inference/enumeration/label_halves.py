@@ -1,9 +1,9 @@
 """Sums over all labellings of pairwise models, half of the labels against the other half.
 
-A labelling's score is a number of the first half, a number of the second half, and the couplings between
-both. Examples with shared couplings are summed together by
-:mod:`~lmbm_torch.inference.enumeration.half_products`. For an example with own couplings the scores of all
-pairs of halves are a matrix product: a labelling takes a few additions and an exponential.
+The score of a labelling is a number for the first half of the labels, a number for the second half, and the
+couplings between the halves. Examples with shared couplings are summed together by
+:mod:`~lmbm_torch.inference.enumeration.half_products`. For an example with its own couplings, a matrix
+product gives the scores of all pairs of halves: a labelling takes a few additions and an exponential.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
 from lmbm_torch.verdicts import is_traced
 
-# Smallest number of free labels for sums of one example after another, and the same for at most FEW examples;
-# with fewer labels, enumeration of all examples at once is faster (scripts/bench/label_sums.py).
+# Smallest number of free labels for summing examples one by one (LEAST_OF_FEW: for at most FEW examples);
+# with fewer, enumeration of all examples at once is faster (scripts/bench/label_sums.py).
 LEAST_FREE, LEAST_OF_FEW, FEW = 15, 12, 4
-# Smallest number of labellings of a whole batch for sums with shared couplings; below, enumeration is faster
-# (scripts/bench/label_sums.py).
+# Smallest number of labellings in the whole batch for which sums with shared couplings are used; with fewer,
+# enumeration is faster (scripts/bench/label_sums.py).
 LEAST_SHARED = 2**15
-# Largest bytes of the scores that are summed together, so they stay in the CPU's cache.
+# Largest bytes of the scores that are summed together, so that scores stay in the CPU's cache.
 BLOCK_BYTES = 2 * 2**20
 
 
 def are_shared(energy: Energy) -> bool:
-    """Return whether the examples share the couplings, and are summed together."""
+    """Return whether the examples are summed together: a pairwise energy with shared couplings on the CPU."""
     return isinstance(energy, PairwiseEnergy) and energy.pairwise.ndim == 2 and energy.device.type == "cpu"
 
 
 def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
-    """Return the marginals of a checked energy.
+    """Return the marginals of a checked energy by halves of the labels.
 
-    Return None unless the energy is pairwise and on the CPU, for few labellings, and in compiled code.
+    The result is None if the energy is not pairwise or not on the CPU, for few labellings, or in traced code.
 
     Args:
         known: {0, 1, NaN}, already checked.
@@ -71,7 +71,7 @@ def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
 def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, " batch"] | None:
     """Return the log partition of a checked energy, differentiable; None if the routine does not apply.
 
-    If a gradient is needed, only shared couplings are supported.
+    If a gradient is needed, the result is None for couplings of each example, too.
     """
     if not isinstance(energy, PairwiseEnergy):
         return None
@@ -80,7 +80,7 @@ def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, "
         return None if found is None else found.log_partition
     if energy.pairwise.ndim == 3 or (free := _suited(energy, known)) is None:
         return None
-    # Symmetrised, so each triangle gets half of the gradient of each coupling.
+    # Symmetrise, so that each of the two entries of a coupling gets half of the gradient.
     energy = replace(energy, pairwise=(energy.pairwise + energy.pairwise.mT) / 2)
     unary, constant = _given(energy, torch.full_like(energy.unary, torch.nan) if known is None else known)
     order, log_sums = [], []
@@ -117,8 +117,8 @@ def _least_alone(energy: PairwiseEnergy) -> int:
 def _given(
     energy: PairwiseEnergy, labels: Float[Tensor, "batch labels"]
 ) -> tuple[Float[Tensor, "batch labels"], Float[Tensor, " batch"]]:
-    """Return the fields of the free labels (NaN), and a constant of all scores, given the known labels."""
-    # A spin of 0 adds nothing.
+    """Return the fields of the free labels (NaN) and the constant part of all scores, given known labels."""
+    # Free labels get spin 0, which adds nothing.
     spins = to_spins(labels, energy.dtype).nan_to_num(0.0)
     fields = torch.einsum("...ij,...j->...i", energy.pairwise, spins)
     return energy.unary + fields, (spins * (energy.unary + fields / 2)).sum(1) + energy.constant
@@ -137,14 +137,14 @@ def _alike(free: Bool[Tensor, "batch labels"]) -> Iterator[tuple[Int[Tensor, " r
 def _sums(
     unary: Float[Tensor, " free"], coupling: Float[Tensor, "free free"]
 ) -> tuple[Float[Tensor, " free"], Float[Tensor, ""]]:
-    """Return P(y_i = 1) for each label, and the log partition."""
+    """Return P(y_i = 1) of each label, and the log partition, of an example without known labels."""
     middle = len(unary) // 2
     first, second = (labellings(count, unary) for count in (middle, len(unary) - middle))
     spins, others = 2 * first - 1, 2 * second - 1
     own = spins @ unary[:middle] + (spins @ coupling[:middle, :middle] * spins).sum(1) / 2
     theirs = others @ unary[middle:] + (others @ coupling[middle:, middle:] * others).sum(1) / 2
     fields = spins @ coupling[:middle, middle:]
-    # All sums are kept divided by e^largest.
+    # To avoid overflow, keep all sums divided by e^largest.
     largest = torch.full_like(own[0], -torch.inf)
     total, ones = torch.zeros_like(largest), torch.zeros_like(unary)
     size = max(1, part_bytes(BLOCK_BYTES) // (len(theirs) * unary.itemsize))

@@ -1,10 +1,10 @@
-"""Restricted Boltzmann machines as energies of one side's units; the other side is summed out in closed form.
+"""Restricted Boltzmann machines with one side enumerated, and the other side summed out in closed form.
 
-The log partition is computed from odds that labellings and examples share. A unit's field f is a number that
-depends on the example, plus a number that depends on the labelling of the other side and is the same for all
-examples: the odds e^f are a product of two exponentials. For two units together, (1 + e^f)(1 + e^g) is one
-matrix product over the four states of the pair. If the product over all units fits into double precision, no
-exponential or logarithm is needed for single labellings; otherwise one for every group of units.
+A unit of the other side has a field f that is the sum of a number for the example and a number for the
+labelling: its odds e^f are a product of two exponentials, which examples and labellings share. For a pair
+of units with fields f and g, the factor (1 + e^f)(1 + e^g) is a matrix product over the four states of the
+pair. If the product over all units fits into double precision, no exponential or logarithm of single
+labellings is needed; otherwise one for each group of units.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def _most_free(known: Tensor) -> int:
 class OneSide(BaseEnergy):
     """Energy of one side's units: score(y) = log Σ_z exp(score(y, z)), where z are the other side's units.
 
-    With the fields f = hidden + yᵀ coupling of the other side, a free unit adds softplus(f_j) to the score if
-    summed out and max(f_j, 0) if maximised out; a known unit z_j adds z_j f_j.
+    Let f = hidden + yᵀ coupling be the fields of the other side. A free unit z_j adds softplus(f_j) to the
+    score if summed out, or max(f_j, 0) if maximised out; a known unit adds z_j f_j.
 
     Args:
-        machine: the machine, with the enumerated side as the visible side.
+        machine: the machine, swapped if necessary; the visible side is enumerated.
         known: {0, 1, NaN} for the enumerated side, or None.
         known_other: {0, 1, NaN} for the side that is summed out, or None.
-        is_hidden: whether the hidden side is enumerated.
+        is_hidden: whether the enumerated side is the original machine's hidden side.
     """
 
     machine: BipartiteEnergy
@@ -60,13 +60,13 @@ class OneSide(BaseEnergy):
 
     @classmethod
     def visible(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
-        """Return the energy of the visible side; some visible units may be ``known``."""
+        """Return the energy of the visible side, some of whose units may be ``known``."""
         check_known(known, energy.device, energy.batch_size, energy.num_visible)
         return cls(energy, known=known)
 
     @classmethod
     def smaller(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
-        """Return the energy of the side with fewer free units; some visible units may be ``known``."""
+        """Return the energy of the side with fewer free units; visible units may be ``known``."""
         side = cls.visible(energy, known)
         num_free = energy.num_visible if known is None else _most_free(known)
         if num_free <= energy.num_hidden:
@@ -91,7 +91,7 @@ class OneSide(BaseEnergy):
     @property
     def width(self) -> int:
         """Return the number of floats in memory for each labelling: the units of the larger side, or of this
-        side if the kernel is used.
+        side only, if the kernel is used.
         """
         return self.num_labels if self._compiled() else max(self.num_labels, self.num_others)
 
@@ -101,7 +101,7 @@ class OneSide(BaseEnergy):
         came.check_values()
 
     def visible_first(self, own: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tensors of the visible side, then of the hidden side."""
+        """Return the two tensors in the order visible side, hidden side."""
         return (others, own) if self.is_hidden else (own, others)
 
     def score(self, labels: Labels) -> Scores:
@@ -119,7 +119,7 @@ class OneSide(BaseEnergy):
         return self._score(labels, fields, fields.clamp(min=0))
 
     def _score(self, labels: Tensor, fields: Tensor, others: Tensor) -> Tensor:
-        """Return the score, to which each free unit of the other side adds its entry of ``others``."""
+        """Return the score if each free unit of the other side adds its entry of ``others``."""
         if self.known_other is not None:
             known = self.known_other.nan_to_num().to(self.dtype)
             others = torch.where(self.known_other.isnan(), others, known * fields)
@@ -169,23 +169,23 @@ class OneSide(BaseEnergy):
         return compiled("search.one_side")
 
 
-# Largest logarithm of a product of factors: below the overflow of double precision, with room for sums.
+# Largest logarithm of a product of factors without overflow in double precision, with room for sums.
 MOST_LOG = 680.0
-# Largest bytes of the labellings' odds, and of the factors of the examples that are computed together: two
-# tables of this size share the CPU's cache.
+# Largest bytes of the odds of all labellings; together with PART_BYTES they fit into the CPU's cache.
 MOST_BYTES = 16 * 2**20
+# Largest bytes of the factors of the examples that are computed together.
 PART_BYTES = 4 * 2**20
-# Smallest number of examples that are computed together, even if they need more than PART_BYTES: a matrix
-# product of one row takes as long as a product of four rows.
+# Smallest number of examples that are computed together, even beyond PART_BYTES: a matrix product of one row
+# takes as long as a product of four rows.
 FEWEST_ROWS = 8
 
 
 def suits(machine: BipartiteEnergy) -> bool:
-    """Return whether the machine is on the CPU in double precision, with few labellings and no overflow."""
+    """Return whether the fast sums apply: on the CPU, in float64, with few labellings, without overflow."""
     hidden, coupling, labels = machine.hidden, machine.coupling, machine.num_visible
     if is_traced() or hidden.dtype != torch.float64 or hidden.device.type != "cpu":
         return False
-    # Bytes of all labellings, each with a number for each label and four for each pair of hidden units.
+    # Each labelling needs a number for each label, and four for each pair of hidden units.
     if hidden.itemsize * (labels + 2 * machine.num_hidden) << labels > part_bytes(MOST_BYTES):
         return False
     return max(_most(hidden, coupling)) <= MOST_LOG
@@ -193,13 +193,13 @@ def suits(machine: BipartiteEnergy) -> bool:
 
 @torch.no_grad()
 def _most(hidden: Tensor, coupling: Tensor) -> list[float]:
-    """Return an upper bound of the logarithm of each pair's factor: 1 + e^f is at most 2 e^|f|."""
+    """Return an upper bound of the logarithm of each pair's factor, since 1 + e^f is at most 2 e^|f|."""
     units = (hidden.abs().amax(0) + coupling.abs().sum(0) + log(2)).tolist()
     return [first + second for first, second in zip_longest(units[::2], units[1::2], fillvalue=0.0)]
 
 
 def _num_groups(most: list[float]) -> int:
-    """Return the smallest number of groups, with pairs assigned in turn, in which no product overflows."""
+    """Return the smallest number of groups of pairs, dealt out in turn, in which no product overflows."""
     count = max(ceil(sum(most) / MOST_LOG), 1)
     while max(sum(most[group::count]) for group in range(count)) > MOST_LOG:
         count += 1
@@ -227,7 +227,7 @@ def _labellings(count: int) -> Float[Tensor, "labellings visible"]:
 
 
 class _LogPartition(torch.autograd.Function):
-    """Function of a machine's three tensors with a custom derivative, see :func:`log_partition`."""
+    """Log partition as a function of a machine's three tensors, with its own derivative."""
 
     @staticmethod
     def forward(
@@ -238,7 +238,7 @@ class _LogPartition(torch.autograd.Function):
         sums = []
         for part in _parts(visible, hidden, coupling):
             sums.append(part.log_sums)
-            # A single part is kept for the backward pass; several would need much memory and are recomputed.
+            # Keep a single part for the backward pass; several parts are recomputed, to save memory.
             ctx.only_part = part if len(part.log_sums) == len(hidden) else None
         return torch.cat(sums)
 
@@ -246,7 +246,7 @@ class _LogPartition(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
         if torch.is_grad_enabled():
-            # The caller may need second derivatives.
+            # Second derivatives may be needed: differentiate the slower definition.
             value, needed = ctx.by_definition(BipartiteEnergy(*tensors)), ctx.needs_input_grad[:3]
             learnt = [tensor for tensor, is_needed in zip(tensors, needed, strict=True) if is_needed]
             found = iter(torch.autograd.grad(value, learnt, gradient, create_graph=True))
@@ -254,7 +254,7 @@ class _LogPartition(torch.autograd.Function):
         labels = _labellings(tensors[0].shape[1])
         own, others = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
         together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype, device="cpu")
-        # This pass overwrites the tensors of the kept part; a second backward pass must recompute the part.
+        # The kept part is overwritten below, so a second backward pass must recompute it.
         only, ctx.only_part = ctx.only_part, None
         for part in _parts(*tensors) if only is None else [only]:
             weights = part.posterior.mul_(gradient[part.rows, None])
@@ -266,15 +266,15 @@ class _LogPartition(torch.autograd.Function):
 
 
 class _Part(NamedTuple):
-    """Examples that are computed together.
+    """Sums for the examples that are computed together.
 
     Args:
         rows: the indices of the examples.
-        log_sums: (rows,), log partitions.
-        posterior: (rows, labellings), probabilities.
-        single: (pairs, states, rows), the odds of each pair's states from the fields of the examples.
-        shared: (pairs, states, labellings), the odds of each pair's states from the fields of the labellings.
-        factors: (pairs, rows, labellings), sums of products over the states.
+        log_sums: (rows,), the log partitions.
+        posterior: (rows, labellings), the probability of each labelling.
+        single: (pairs, states, rows), the odds of each pair's states by the fields of the examples.
+        shared: (pairs, states, labellings), the odds of each pair's states by the fields of the labellings.
+        factors: (pairs, rows, labellings), the sums over states of products of both odds.
     """
 
     rows: slice
@@ -312,7 +312,7 @@ def _parts(visible: Tensor, hidden: Tensor, coupling: Tensor) -> Iterator[_Part]
 
 def _odds(fields: Float[Tensor, "rows units"]) -> Float[Tensor, "rows labellings"]:
     """Return exp(f·y) for all labellings y and fields f, divided by the best labelling's value."""
-    # Exponentials are computed for the labellings of each half, and then multiplied.
+    # Compute exponentials only for the labellings of each half, and multiply these.
     halves = fields.split([fields.shape[1] // 2, -(-fields.shape[1] // 2)], 1)
     first, second = (
         (half @ _labellings(half.shape[1]).T).sub_(half.clamp(min=0).sum(1, keepdim=True)).exp_()
@@ -322,7 +322,7 @@ def _odds(fields: Float[Tensor, "rows units"]) -> Float[Tensor, "rows labellings
 
 
 def _of_pairs(odds: Float[Tensor, "units many"]) -> Float[Tensor, "pairs states many"]:
-    """Return the odds of a pair's four states: no unit is on, the first, the second, both.
+    """Return the odds of the four states of each pair of units: none is on, the first, the second, both.
 
     A unit without a partner is paired with a unit that is never on.
     """
@@ -333,6 +333,6 @@ def _of_pairs(odds: Float[Tensor, "units many"]) -> Float[Tensor, "pairs states 
 
 
 def _of_units(states: Float[Tensor, "pairs states many"], num_units: int) -> Float[Tensor, "units many"]:
-    """Return for each unit the sum over the states of the pair in which the unit is on."""
+    """Return for each unit the sum over the two states of the pair in which the unit is on."""
     sums = states[:, 1:3] + states[:, 3:]
     return sums.flatten(0, 1)[:num_units]

@@ -1,1 +1,1 @@
-"""Labellings of the largest expected measure."""
+"""Labellings of largest expected measure, like F1 or the Jaccard index."""

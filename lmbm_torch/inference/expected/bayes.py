@@ -1,16 +1,16 @@
 """Bayes-optimal labellings of directed models: labellings of largest expected measure, and the regret.
 
-The expectation is over the joint distribution of the labels, an equal mixture of the given models. Up to 14
-labels of belief networks are enumerated. For more labels, and for other directed models, the most probable
-labellings are found until no labelling can be better by more than the tolerance
-(:mod:`lmbm_torch.inference.search.most_probable`). If too many labellings are needed, or no labelling is
-probable enough, samples give the answer. The labelling of largest expected exact match is the most probable
+The expectation is over the joint distribution of the labels under a mixture of the given models with equal
+weights. For belief networks of up to 14 labels, all labellings are enumerated. Otherwise, the most probable
+labellings are found until no labelling can be better than the answer by more than the tolerance
+(:mod:`lmbm_torch.inference.search.most_probable`). If this needs too many labellings, because the probability
+is spread evenly, samples give the answer. The labelling of largest expected exact match is the most probable
 labelling, found by :func:`lmbm_torch.inference.search.mixture.decode` for any number of labels.
 
 Under rules the distribution is conditional on the rules, computed from the likely labellings
 (:func:`lmbm_torch.inference.search.mixture.labellings`). If the labelling of largest expected measure obeys
-the rules, the labelling is the answer. Otherwise the answer is the best of the likely labellings that obey
-the rules, and the measure of the labelling without rules is the bound.
+the rules, it is the answer. Otherwise the answer is the best of the likely labellings that obey the rules,
+with the measure of the labelling without rules as bound.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ __all__ = []
 
 # Default largest regret of an answer, in units of the measure.
 TOLERANCE = 0.01
-# Largest probability that the likely labellings may leave out: up to this, most answers are proven; beyond,
-# answers by samples are better (scripts/bench/expected_f1.py).
+# Largest probability that the likely labellings may leave out: up to this value most answers are proven;
+# above it answers by samples are better (scripts/bench/expected_f1.py).
 MASS_LEFT = 0.3
-# Largest number of nodes, for each label, of a search that bounds the largest probability.
+# Largest number of nodes, for each label, of a search that only bounds the probability of a labelling.
 _NODES_PER_LABEL = 10
-# Largest number of labels for which the answers by samples of all examples are computed together.
+# Largest number of labels for which answers by samples are computed for all examples together.
 _MANY_LABELS = 64
-# Largest bytes of one tensor over instances, labellings and labels.
+# Largest bytes of one tensor of shape (instances, labellings, labels).
 _CHUNK_BYTES = 2**27
-# Largest number of likely labellings that are compared to find the best allowed labelling.
+# Largest number of likely labellings among which the best allowed labelling is searched.
 MAX_COMPARED = 256
-# Factor by which the requested mass left shrinks from one enumeration to the next.
+# Factor by which the requested probability left out shrinks from one enumeration to the next.
 _FEWER = 0.3
 
 
@@ -70,27 +70,27 @@ def decode(
     """Return labellings of largest expected measure, by the most probable labellings or by samples.
 
     ``"hamming"`` is 1 − |ŷ Δ y| / K, for labels of any number of values; ``"f1"`` is 2 |ŷ ∩ y| / (|ŷ| + |y|)
-    and ``"jaccard"`` is |ŷ ∩ y| / |ŷ ∪ y|, both 1 for two empty label sets. The expected F1 of an answer of a
-    given size is a sum over the answer's labels (Dembczyński et al. 2011). For Jaccard the answer is the best
-    of some candidates; the regret is a bound for all other labellings.
+    and ``"jaccard"`` is |ŷ ∩ y| / |ŷ ∪ y|, both 1 for two empty label sets. Among answers with a given number
+    of labels, the expected F1 is a sum over the answer's labels (Dembczyński et al. 2011). For Jaccard the
+    answer is the best of some candidates, and the regret bounds the advantage of all further labellings.
 
     Args:
-        energies: the members of an equal mixture, of one shape.
+        energies: the members of a mixture with equal weights, of the same shape.
         measure: a name in :data:`~lmbm_torch.inference.expected.measures.MEASURES`.
-        known: given labels, NaN for a label to decode. If the known labels are impossible, the other labels
-            are 0 and nothing is proven.
-        tolerance: the enumeration of labellings ends when the regret is at most this number, and
-        mass_left: the labellings left out have at most this probability.
+        known: the values of known labels, NaN for a label to decode. If the known labels are impossible, the
+            other labels are 0 and nothing is proven.
+        tolerance: the largest regret at which the enumeration of labellings ends, and
+        mass_left: the largest probability of labellings left out at which the enumeration ends.
         max_labellings: the largest number of labellings for each member and instance; None for 10,000, and
-            fewer if there are more than 100 labels.
-        num_samples: draws for each instance without known labels for which the likely labellings leave out
-            more than 0.3 of the probability. For F1 of one belief network on the CPU, compiled code draws.
-        generator: the source of the samples, on the energies' device.
+            fewer for more than 100 labels.
+        num_samples: the number of draws for each instance without known labels whose likely labellings leave
+            out more than 0.3 of the probability. Compiled code draws for F1 of one belief network on the CPU.
+        generator: the source of randomness, on the energies' device.
 
     Returns:
         A :class:`Decoding` with the expected measure as objective. ``status.exact``: no labelling is better;
         ``status.converged``: ``max_labellings`` did not end the enumeration; ``status.residual``: the regret,
-        or for an answer by samples the standard error of the objective.
+        or the standard error of the objective for an answer by samples.
 
     Raises:
         ValueError: no members, members of different shape, dtype or device; labels of several values for F1
@@ -150,9 +150,9 @@ def _checked(energies: Members, measure: str) -> DirectedEnergy | SequentialEner
 
 
 def _none_is_likely(members: Members, max_labellings: int) -> list[int]:
-    """Return the examples for which ``max_labellings`` labellings cannot have the required probability.
+    """Return the examples for which ``max_labellings`` labellings cannot have enough probability together.
 
-    The probability of a labelling is bounded by :func:`_log_prob_of_surest_parents`, or if that does not
+    The probability of one labelling is bounded by :func:`_log_prob_of_surest_parents`, or if this does not
     suffice by a search with few nodes.
     """
     networks = [each for each in members if isinstance(each, DirectedEnergy)]
@@ -172,7 +172,7 @@ def _none_is_likely(members: Members, max_labellings: int) -> list[int]:
 
 
 def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch"]:
-    """Return Σ_k max log P(y_k | parents), where each label's maximum is over y_k and the parents' values."""
+    """Return an upper bound of log P(y): Σ_k max log P(y_k | parents), maximised over y_k and the parents."""
     largest = energy.unary.abs() + energy.parents.abs().sum(-1)
     if energy.clique_weight is not None:
         place = energy.positions.tolist()
@@ -183,7 +183,7 @@ def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch
 
 
 def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Iterator[slice]:
-    # Memory also grows with the number of possible sizes of an answer: one for each label.
+    # Memory also grows with the number of possible sizes of an answer, which is the number of labels.
     values = max(labellings, energy.num_labels) * energy.num_labels
     step = max(part_bytes(_CHUNK_BYTES) // (8 * values), 1)
     for start in range(0, energy.batch_size, step):
@@ -212,10 +212,10 @@ def _of_the_likely(
     max_labellings: int,
     hopeless: list[int],
 ) -> Decoding:
-    """Return the answer by the most probable labellings; add labellings until the regret is small.
+    """Return the answer from the most probable labellings, adding labellings until the regret is small.
 
     Args:
-        hopeless: examples that are not searched; all their labels are free.
+        hopeless: examples without a likely labelling, which are not searched; all their labels are free.
     """
     dtype, rows = members[0].dtype, torch.arange(members[0].batch_size, device=members[0].device)
     passed_over = torch.zeros_like(rows, dtype=torch.bool)
@@ -230,17 +230,17 @@ def _of_the_likely(
         labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
         complete = likely.status.converged
         best, worth, most_known, regret = measure.judged(labels, probability, missing)
-        # A regret within rounding counts as 0.
+        # Treat a regret within rounding errors as 0.
         regret = regret.where(regret > labels.shape[-1] * torch.finfo(dtype).eps, 0)
         is_small = (regret <= tolerance) | (missing <= 0) | (left < min(tolerance, _FEWER**4))
         ends = ~complete | (is_small & (missing <= mass_left))
         bound = (most_known + missing).clamp(max=1)
         count = (probability > 0).sum(1)
-        # If the known labels are impossible, there is nothing to search for.
+        # Impossible known labels also count as converged, since there is nothing to search for.
         ended = (regret <= tolerance) | complete | likely.log_known.isneginf()
         status = Status(regret <= 0, ended, count, regret.to(dtype))
         answer = Decoding(
-            # If the known labels are impossible, no labelling was found, and ``best`` has arbitrary values.
+            # Without any labelling found, which means impossible known labels, ``best`` is arbitrary: take 0.
             labels=clamp(best.where(count[:, None] > 0, 0), given),
             objective=worth.to(dtype),
             bound=torch.where((regret <= 0) & (missing <= 0), worth, bound.maximum(worth)).to(dtype),
@@ -255,7 +255,7 @@ def _of_the_likely(
 
 
 def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> Decoding:
-    """Return labels of 0 for the examples, with 1 as the bound of the measure."""
+    """Return placeholders for examples that were not searched: labels 0, and 1 as the measure's bound."""
     zeros = torch.zeros(examples, dtype=energy.dtype, device=energy.device)
     labels = torch.zeros(examples, energy.num_labels, dtype=torch.int64, device=energy.device)
     unproven = torch.zeros_like(zeros, dtype=torch.bool)
@@ -266,11 +266,11 @@ def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> Decodi
 def _put_samples(
     answer: Decoding, members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
 ) -> None:
-    """Answer the examples with much probability left by samples; write these answers into ``answer``."""
+    """Replace answers whose labellings leave out much probability by answers from samples, in place."""
     assert answer.mass_left is not None
     assert answer.regret is not None
     unknown = (answer.mass_left > MASS_LEFT).nonzero()[:, 0]
-    # The compiled code takes one network; for several, the samples of all are needed together.
+    # The compiled code draws from one network only; for a mixture, all draws are needed together.
     is_one = measure is F1 and len(members) == 1 and ancestral.is_for(members[0])
     step = len(unknown) if is_one else part_bytes(_CHUNK_BYTES) // (8 * num_samples * members[0].num_labels)
     for rows in unknown.split(max(step, 1)) if len(unknown) else ():
@@ -281,7 +281,7 @@ def _put_samples(
             best, mean, error = _of_samples(some, measure, num_samples, generator)
         answer.labels[rows] = best
         answer.objective[rows] = mean.to(answer.objective)
-        # Samples prove nothing: the measure is only known to be at least 0.
+        # Samples prove nothing: the measure may be 0, so the regret may be as large as the bound.
         answer.regret[rows] = answer.bound[rows]
         answer.status.residual[rows] = error.to(answer.status.residual)
         answer.status.exact[rows] = False
@@ -290,7 +290,7 @@ def _put_samples(
 def _of_samples(
     members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the best labellings for samples of the members, (batch, labels), measures, and errors."""
+    """Draw from the members; return the best labellings (batch, labels), mean measures, and errors."""
     share = -(-num_samples // len(members))
     draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in members])
     labels = draws.movedim(0, 1)
@@ -300,7 +300,7 @@ def _of_samples(
     else:
         best = torch.zeros_like(labels[:, 0])
         for row, drawn in enumerate(labels):
-            # Labels that were never drawn are in no answer; of a thousand labels these are most.
+            # Leave out labels that were never drawn, most of a thousand labels: no best answer has them.
             ever = drawn.any(0)
             best[row, ever] = measure.choose(drawn[None, :, ever], probability[row, None])[0]
     gains = measure.gain(labels, best)
@@ -322,7 +322,7 @@ def _enumerated(
 
 
 def _together(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the most probable labelling and the probability; several members may have found it."""
+    """Return the most probable labelling and the probability, added up over members that found it."""
     best, mass = [], []
     for each, own in zip(labels, probability, strict=True):
         different, place = each.unique(dim=0, return_inverse=True)
@@ -359,18 +359,18 @@ def decode_allowed(
     tolerance: float = LIMITS.mass_left,
     max_labellings: int = LIMITS.labellings,
 ) -> Decoding:
-    """Return an allowed labelling of large expected measure, given that the rules are obeyed.
+    """Return an allowed labelling of large expected measure, conditional on the rules.
 
     Args:
-        energies: the members of an equal mixture, of the same size and device.
+        energies: the members of a mixture with equal weights, of the same shape and device.
         measure: a name in :data:`~lmbm_torch.inference.expected.measures.MEASURES`; labels are 0 or 1.
         constraints: rules over the labels.
         tolerance: the largest probability of the labellings left out, as a share of all allowed labellings.
         known, max_labellings: see :func:`lmbm_torch.inference.search.mixture.labellings`.
 
     Returns:
-        ``objective``: the least possible expected measure of the answer; ``bound``: the largest possible of
-        any labelling; ``regret``: the difference; ``status.exact``: the regret is 0.
+        ``objective`` is a lower bound of the answer's expected measure, ``bound`` an upper bound for any
+        labelling, ``regret`` bounds the difference; ``status.exact`` is true if the regret is 0.
 
     Raises:
         ValueError: constraints over another number of labels, or constraints that contradict the known
@@ -398,10 +398,10 @@ def decode_most_probable(
     """
     found = _decoded_under_rules(energies, EXACT_MATCH, constraints, known, tolerance, max_labellings)
     objective = mixture.log_prob(energies, found.labels)
-    # The share of any other allowed labelling is larger by at most the residual.
+    # Any other allowed labelling has a share of at most the answer's share plus the residual.
     share = found.objective.double()
     excess = ((share + found.status.residual.double()) / share).log().to(objective)
-    # For an impossible answer, −∞ plus an infinite excess is NaN.
+    # If the answer is impossible, −∞ plus an infinite excess is NaN: replace NaN by the bound 0.
     bound = (objective + excess).nan_to_num(0).clamp(max=0).maximum(objective)
     return Decoding(found.labels, objective, bound, found.status)
 
@@ -419,20 +419,19 @@ def _decoded_under_rules(
     labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
     answer = chosen.choose(labels, probability)
     broken = torch.from_numpy(constraints.violated(answer.cpu().numpy()).any(1)).to(answer.device)
-    # If no labelling was found, ``best`` need not agree with the known labels either.
+    # If no labelling was found, the answer may even contradict the known labels.
     is_no_answer = broken | (probability.sum(1) <= 0)
     for row in is_no_answer.nonzero()[:, 0].tolist():
         answer[row] = _best_allowed(chosen, labels[row], probability[row], constraints, known, row)
     worth = chosen.worth(labels, probability, answer)
     bound = (chosen.best(labels, probability) + missing).clamp(max=1).maximum(worth)
-    # Probabilities are shares of the labellings found and all of the mass left. If the rules allow only a
-    # part of the mass left, all probabilities grow by one factor, which is largest if they allow nothing of
-    # it.
+    # The probabilities assume that the rules allow all of the probability left out. If the rules allow less,
+    # all probabilities grow by the same factor, at most 1 / ``found``.
     found = (1 - missing).clamp(min=torch.finfo(missing.dtype).tiny)
     regret = (chosen.regret(labels, probability, missing, answer) / found).minimum(bound - worth)
-    # A regret within rounding counts as 0.
+    # Treat a regret within rounding errors as 0.
     regret = regret.where(regret > labels.shape[-1] * torch.finfo(energies[0].dtype).eps, 0)
-    # If all allowed labellings have probability 0, the search is complete.
+    # The search is also complete if all allowed labellings have probability 0.
     converged = likely.status.converged | likely.log_known.isneginf()
     dtype = energies[0].dtype
     return Decoding(

@@ -1,7 +1,7 @@
-"""Expected measures of answers over weighted labellings: the best answer, and the regret.
+"""Measures of agreement, like F1: the labelling of largest expected measure, and the regret.
 
-``labels`` are weighted labellings (batch or 1, labellings, labels), ``probability`` the weights (batch,
-labellings), and ``left`` (batch,) the probability of all other labellings.
+The expectation is over weighted labellings: ``labels`` (batch or 1, labellings, labels) with weights
+``probability`` (batch, labellings); ``left`` (batch,) is the probability of all further labellings.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from lmbm_torch.kernels.installed import compiled
 
 __all__ = []
 
-# Number of candidate labellings for Jaccard if not all pairs are compared: the most probable, or drawn first.
+# Number of likely labellings that are candidates for Jaccard if there are too many labels to compare all.
 LIKELY_CANDIDATES = 32
-# Largest answer, in labels, for the full table of F1 advantages; larger answers get a looser bound.
+# Largest number of labels in an answer for which F1 advantages are computed exactly, else bounded by 1.
 _TABLE_LABELS = 30
 
 
 class Judgement(NamedTuple):
-    """Quality of answers, measured against weighted labellings.
+    """Best labelling of each example, and how good it is.
 
     Args:
         labels: (batch, labels), the best labelling.
         worth: (batch,), the expected measure, summed only over the weighted labellings.
-        most: (batch,), an upper bound of any answer's expected measure over the weighted labellings.
+        most: (batch,), an upper bound of ``worth`` for any answer.
         regret: (batch,), an upper bound of how much better any other answer can be.
     """
 
@@ -42,14 +42,14 @@ class Judgement(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Measure of agreement in [0, 1].
+    """Measure of agreement of an answer with a labelling, in [0, 1], as functions of weighted labellings.
 
     Args:
-        choose: (labels, probability) → the best labelling of each example, (batch, labels).
-        gain: (labels, a labelling (batch, labels)) → the measure against each labelling, (batch, labellings).
-        best: (labels, probability) → an upper bound of the expected measure, (batch,).
-        regret: (labels, probability, left, a labelling) → an upper bound of any other answer's advantage.
-        at_once: (labels, probability, left) → all quantities of the best labelling, if this is faster.
+        choose: (labels, probability) → the best answer for each example, (batch, labels).
+        gain: (labels, answers) → the measure against each labelling, (batch, labellings).
+        best: (labels, probability) → an upper bound of the expected measure of any answer, (batch,).
+        regret: (labels, probability, left, answers) → an upper bound of any other answer's advantage.
+        at_once: (labels, probability, left) → the best answer and the quality, if faster together.
     """
 
     choose: Callable[[Tensor, Tensor], Tensor]
@@ -59,7 +59,7 @@ class Measure(NamedTuple):
     at_once: Callable[[Tensor, Tensor, Tensor], Judgement] | None = None
 
     def judged(self, labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
-        """Return the best labelling and the quality."""
+        """Return the best answer with the expected measure, an upper bound, and the regret."""
         if self.at_once is not None:
             return self.at_once(labels, probability, left)
         found = self.choose(labels, probability)
@@ -71,7 +71,7 @@ class Measure(NamedTuple):
         )
 
     def worth(self, labels: Tensor, probability: Tensor, found: Tensor) -> Tensor:
-        """Return the expected measure of ``found``, summed only over these labellings, (batch,)."""
+        """Return the expected measure of the answers ``found``, summed over the labellings, (batch,)."""
         return (probability * self.gain(labels, found)).sum(-1)
 
 
@@ -83,7 +83,7 @@ def expected(labels: Tensor, probability: Tensor, values: Tensor) -> Tensor:
     return (labels * probability[..., None]).mT @ values
 
 
-# Hamming: each label is decided by itself, with any number of values.
+# Hamming: the best value of each label is its most probable value, whatever the other labels.
 
 
 def _value_masses(labels: Tensor, probability: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def _batched(labels: Tensor, probability: Tensor) -> Tensor:
 
 def _most_probable_values(labels: Tensor, probability: Tensor) -> Tensor:
     mass = _value_masses(labels, probability)
-    # At ties the larger value: 1 if it is as probable as 0.
+    # Flip twice so that the larger of equally probable values wins.
     return mass.shape[-1] - 1 - mass.flip(-1).argmax(-1)
 
 
@@ -119,7 +119,7 @@ def _hamming_regret(labels: Tensor, probability: Tensor, left: Tensor, found: Te
     return (others + left[:, None] - own[..., 0]).clamp(min=0).mean(-1)
 
 
-# F1: for a given size of the answer, the expected F1 is a sum over the answer's labels.
+# F1: for answers with a given number of labels (size), the expected F1 is a sum over the answer's labels.
 
 
 def _size_weights(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,7 +130,7 @@ def _size_weights(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _size_masses(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return Σ_y P(y) [|y| = s] y_i, (batch, labels, sizes), P(∅), and the sizes s with labellings."""
+    """Return Σ_y P(y) [|y| = s] y_i, (batch, labels, sizes), P(∅), and the sizes s that occur."""
     is_own = len(labels) == len(probability) and probability.dtype == torch.float64
     is_fast = is_own and labels.device.type == "cpu"
     kernel = compiled("search.samples") if is_fast else None
@@ -148,8 +148,8 @@ def _size_masses(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def _ranked(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the labels, best for F1 first, (batch, sizes from 1, labels), and the best expected F1 of each
-    size from 0.
+    """Sort labels by weight for each size from 1, (batch, sizes, labels), the best first; also return the
+    largest expected F1 of an answer of each size from 0.
     """
     ordered, order = weights.mT.sort(dim=-1, descending=True, stable=True)
     worth = ordered.cumsum(-1).diagonal(dim1=-2, dim2=-1)
@@ -171,7 +171,7 @@ def labelling_of_most_f1(weights: Tensor, empty: Tensor) -> Tensor:
 
 
 def _by_size(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """Return for every size the labelling of largest expected F1, (batch, sizes, labels), and the F1."""
+    """Return the answer of largest expected F1 for each size, (batch, sizes, labels), and the expected F1."""
     order, worth = _ranked(*_size_weights(labels, probability))
     sizes = torch.arange(1, order.shape[-1] + 1, device=labels.device)
     within = (sizes <= sizes[:, None]).long().expand(len(order), -1, -1)
@@ -194,10 +194,10 @@ def _f1_judged(labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
 
 
 def _occurring(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the weights (batch, labels, sizes) of the labels that are 1 in some labelling, P(∅), and these
-    labels' indices.
+    """Return the weights (batch, labels, sizes) of labels that are 1 in some labelling, P(∅), and the
+    indices of the labels.
 
-    Other labels improve no answer, nor do sizes above the number of these labels.
+    No other label, and no answer with more labels than these, can improve the expected F1.
     """
     occurring = weights[..., 0].any(0).nonzero()[:, 0]
     # If no label occurs, keep label 0: later steps need at least one label.
@@ -213,14 +213,15 @@ def _f1_worth(weights: Tensor, empty: Tensor, found: Tensor) -> Tensor:
 
 
 def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> Tensor:
-    """Return an upper bound of the gain of an answer that keeps k of the found labels and adds others.
+    """Return an upper bound of the advantage of any answer over the found answers.
 
-    On the weighted labellings, the best such answer has the k found labels and the other labels of largest
-    weight. On the mass left, the gain is at most the value of :func:`_f1_advantages`.
+    The bound is over answers that keep k of the found labels and add others. On the weighted labellings, the
+    best such answer takes the labels of largest weight; on the probability left, the advantage is at most the
+    value of :func:`_f1_advantages`.
 
     Args:
         weights: (batch, labels, sizes); labels without any weight may be left out, but no sizes.
-        found: (batch, labels), the found answer, over the same labels.
+        found: (batch, labels), the found answers, over the same labels.
     """
     most, num_labels = torch.empty_like(left), weights.shape[2]
     for size in found.sum(1).unique().tolist():
@@ -241,14 +242,14 @@ def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> T
             + left[rows, None, None] * advantage
         )
         worth = worth.masked_fill((others < 0) | (others > num_labels - size), -torch.inf)
-        # The empty answer has measure P(∅); if the found answer is not empty, it may gain 1 on the mass left.
+        # The empty answer is worth P(∅), and may gain 1 on the probability left if ``found`` is not empty.
         nothing = empty[rows] + left[rows] * (size > 0)
         most[rows] = worth.flatten(1).amax(1).maximum(nothing)
     return (most - _f1_worth(weights, empty, found)).clamp(min=0)
 
 
 def _sums_of_largest(weights: Tensor) -> Tensor:
-    """Return the sums of the k largest weights over the labels, for k from 0, (batch, k, sizes)."""
+    """Return the sums of the k largest weights among the labels, for k from 0, (batch, k, sizes)."""
     return pad(weights.sort(1, descending=True).values.cumsum(1), (0, 0, 1, 0))
 
 
@@ -256,9 +257,8 @@ def _sums_of_largest(weights: Tensor) -> Tensor:
 def _f1_advantages(size: int, num_labels: int) -> Tensor:
     """Return max_y F1(ŷ', y) − F1(ŷ, y) for |ŷ| = ``size``, by |ŷ ∩ ŷ'| from 0 to ``size`` and |ŷ'| from 0.
 
-    The maximising y has all labels that only ŷ' has, none that only ŷ has, c of the common labels, and no
-    others. As |y| grows, the first term falls faster than the second if ŷ' is no larger than ŷ; else c = 0 is
-    best.
+    The best y has all labels that are only in ŷ', none that are only in ŷ, c of the common labels, and no
+    others. The maximum is over c, and is not needed if ŷ' is larger than ŷ, where c = 0 is best.
     """
     kept, other = (
         torch.arange(size + 1.0, device="cpu").double()[:, None],
@@ -299,7 +299,7 @@ def _jaccard_gain(labels: Tensor, found: Tensor) -> Tensor:
 
 
 def _jaccard_best(labels: Tensor, probability: Tensor) -> Tensor:
-    """Return an upper bound by |ŷ ∩ y| / max(|ŷ|, |y|), which for a given size is a sum over the labels."""
+    """Return an upper bound, with max(|ŷ|, |y|) for |ŷ ∪ y|: for each size a sum over the labels."""
     num_labels = labels.shape[-1]
     sizes = torch.arange(1, num_labels + 1, device=labels.device)
     has_size = (labels.sum(-1, keepdim=True) == sizes).to(probability)

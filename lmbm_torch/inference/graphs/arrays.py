@@ -16,18 +16,18 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.search.records import Graph
 from lmbm_torch.shapes import Known
 
-# Graphs whose arrays are cached.
+# Largest number of graphs whose arrays are cached.
 NUM_GRAPHS = 64
 
 
 def sweeps() -> Any:
-    """Return the module of sweeps."""
+    """Return the module of compiled sweeps over a graph."""
     return kernels("search.factor_graphs")
 
 
 @lru_cache(NUM_GRAPHS)
 def graph_of(structure: FactorScopes) -> tuple[Graph, np.ndarray]:
-    """Return the arrays of a graph, and the numbers of the constant entries."""
+    """Return the arrays of a graph, and the positions of tables without variables, which are constants."""
     first, every = structure.first, structure.every_scope
     numbers = [number for number in range(structure.num_variables, len(every)) if every[number]]
     constants = [int(first[number]) for number, scope in enumerate(every) if not scope]
@@ -58,12 +58,12 @@ class Example(NamedTuple):
     """Arrays of one example, without impossible states.
 
     Args:
-        graph: the arrays.
-        unary: log-potentials of the variables' states, float64.
+        graph: the structure as arrays.
+        unary: log-potentials of the states of all variables, float64.
         entries: log-potentials of the tables of two or more variables, float64.
-        constant: the sum of the constants.
-        back: from the states of the arrays to the states of the energy, a :class:`Reduced`; None if the same.
-        row: the number of the example.
+        constant: the sum of the tables without variables.
+        back: a :class:`Reduced` that maps the arrays' states to the energy's states.
+        row: the number of the example in the batch.
     """
 
     graph: Graph
@@ -75,17 +75,17 @@ class Example(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """Return the largest magnitude of a log-potential, at most 1: the unit of absolute tolerances."""
+        """Return the largest magnitude of a log-potential, but at most 1: the unit of absolute tolerances."""
         values = np.abs(np.concatenate([self.unary, self.entries]))
         return min(float(values.max(initial=0.0, where=np.isfinite(values))) or 1.0, 1.0)
 
     def labels(self, labels: np.ndarray) -> Tensor:
-        """Return labels (variables,) in the states of the energy."""
+        """Convert labels (variables,) from the arrays' states to the energy's states."""
         found = torch.from_numpy(np.ascontiguousarray(labels))[None].to(self.back.energy.device)
         return self.back.labels(found)[0]
 
     def spread(self, values: np.ndarray, fill: float, states: int) -> np.ndarray:
-        """Return values of the unaries' entries as (variables, states), ``fill`` for impossible states."""
+        """Arrange values of unary entries as (variables, states), with ``fill`` for impossible states."""
         found = np.full((len(self.graph.states), states), fill)
         for variable, kept in enumerate(self.back.states):
             found[variable, kept] = values[self.graph.at[variable] : self.graph.at[variable + 1]]
@@ -93,14 +93,14 @@ class Example(NamedTuple):
 
 
 def examples_of(energy: FactorEnergy, known: Known | None) -> Iterator[tuple[Part, list[Example]]]:
-    """Check the input, and yield the examples of each graph as arrays."""
+    """Check the input, and yield for each distinct graph its examples as arrays."""
     for part in parts_of(energy, known):
         each = zip(part.rows, part.energy.examples(), strict=True)
         yield part, [example_of(one, row) for row, one in each]
 
 
 def example_of(energy: FactorEnergy, row: int = 0) -> Example:
-    """Return one example as arrays."""
+    """Convert one example to arrays."""
     back = reduced(energy)
     structure = back.energy.structure
     graph, constants = graph_of(structure)

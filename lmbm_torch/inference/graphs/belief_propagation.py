@@ -1,8 +1,8 @@
-"""Belief propagation and mean field in graphs of many states: approximate marginals, and a lower bound.
+"""Belief propagation and mean field in graphs of tables: approximate marginals, and a lower bound.
 
-Sum-product messages at a fixed point are exact on forests, and a stationary point of the Bethe free energy
-elsewhere (Yedidia, Freeman and Weiss 2005). Zeros are exact: messages are probabilities. Marginals by the
-parallel schedule are tensors on any device; all other sweeps run on the CPU, example by example.
+Sum-product messages at a fixed point are exact on forests, and elsewhere a stationary point of the Bethe free
+energy (Yedidia, Freeman and Weiss 2005). Messages are probabilities, not logarithms: zeros are exact. The
+parallel schedule for marginals runs on any device; all other sweeps run on the CPU, example by example.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ def marginals(
 
     Args:
         energy: graphs of tables; forests have exact results.
-        known: (batch, labels), a state, or NaN for a free label.
-        schedule: all tables at once, one after another forwards and backwards in turn, or always the table
-            whose messages would change most; ``"double loop"`` ascends the Bethe free energy, converges where
-            messages cycle, and is slower (Yuille, CCCP algorithms to minimize the Bethe and Kikuchi free
-            energies, 2002).
-        damping: share of the old messages in the new, in [0, 1), 0 for the double loop.
-        num_iters: sweeps at most, each with as many updates as there are tables.
-        tol: the largest change of a message, a probability, at which the sweeps end; the parallel schedule
-            computes in the energy's precision, with at least 8 units in the last place of 1.
+        known: (batch, labels), a label's known state, or NaN for a free label.
+        schedule: the order of updates. ``"parallel"``: all tables at once; ``"sequential"``: one table after
+            another, forwards and backwards; ``"residual"``: always the table whose messages would change
+            most; ``"double loop"``: ascent of the Bethe free energy, slower, but convergent (Yuille, CCCP
+            algorithms to minimize the Bethe and Kikuchi free energies, 2002).
+        damping: the share of the old message in the new one, in [0, 1); 0 for the double loop.
+        num_iters: the largest number of sweeps, each with as many updates as there are tables.
+        tol: the largest change of a message, a probability, at convergence; the parallel schedule, in the
+            energy's precision, needs at least 8 units in the last place of 1.
 
     Raises:
-        ValueError: NaN or +∞ in the energy; ``known`` of another shape or with other values; another
-            schedule; a damping outside of [0, 1); no sweeps.
+        ValueError: NaN or +∞ in the energy; ``known`` has another shape than (batch, labels), or impossible
+            values; an unknown schedule; a damping outside of [0, 1); ``num_iters`` below 1.
     """
     if schedule == "parallel":
         _check_schedule(schedule, SCHEDULES, damping, num_iters)
@@ -87,15 +87,15 @@ def decode(
     num_iters: int = 1000,
     tol: float = 1e-8,
 ) -> Decoding:
-    """Return the labels of largest max-marginals by max-product messages, improved by single changes.
+    """Return the labels of largest max-marginals by max-product messages, improved by changes of one label.
 
-    Without ties the result is exact on forests; elsewhere nothing is proven, and ``bound`` is ∞.
+    The result is exact on forests without ties; elsewhere nothing is proven, and ``bound`` is ∞.
 
     Args:
-        energy, known, schedule, damping, num_iters, tol: see :func:`marginals`; no double loop.
+        energy, known, schedule, damping, num_iters, tol: see :func:`marginals`; not the double loop.
 
     Raises:
-        ValueError: see :func:`marginals`; an example whose labelling found is not allowed.
+        ValueError: see :func:`marginals`; the labelling found for an example is not allowed.
     """
     found = _propagated(energy, known, schedule, damping, num_iters, tol, is_max=True)
     parts = [part for part, _ in found]
@@ -118,17 +118,17 @@ def mean_field(
     num_iters: int = 1000,
     tol: float = 1e-9,
 ) -> StateMarginals:
-    """Return the marginals of the best product of distributions found, and a lower bound of log Z.
+    """Return the marginals of the best product of independent distributions, and a lower bound of log Z.
 
-    The bound is E[score] + Σ entropies under the product, improved by one label after another, from the
-    uniform distribution and, where that has forbidden labellings, from ``labels`` alone.
+    The bound is E[score] + Σ entropies under the product. One label after another is improved, starting from
+    the uniform distribution, and also from ``labels`` with probability 1; the better result is returned.
 
     Args:
         energy, known: see :func:`marginals`.
-        labels: (batch, labels), allowed labellings as further starts; by default the labellings of largest
-            unary log-potentials.
-        num_iters: sweeps over the labels at most.
-        tol: the relative gain of the bound by a sweep at which the sweeps end.
+        labels: (batch, labels), an allowed labelling of each example to start from; by default the labelling
+            of largest unary log-potentials.
+        num_iters: the largest number of sweeps over the labels.
+        tol: the relative gain of the bound by a sweep below which the sweeps end.
 
     Raises:
         ValueError: see :func:`marginals`.
@@ -149,7 +149,7 @@ def mean_field(
 
 @torch.no_grad()
 def entries(energy: FactorEnergy, *, num_iters: int = 200, tol: float = 1e-6) -> tuple[Tensor, np.ndarray]:
-    """Return the Bethe approximations, and the beliefs of all entries in the order of ``energy.table``.
+    """Return the Bethe approximations of log Z, and the marginals of all entries, as in ``energy.table``.
 
     Args:
         energy: packed graphs of finite tables.
@@ -180,7 +180,7 @@ def entries(energy: FactorEnergy, *, num_iters: int = 200, tol: float = 1e-6) ->
 
 
 class _FixedPoint(NamedTuple):
-    """Last messages of an example, and the numbers that follow from the messages."""
+    """Messages of an example after the last update, and numbers computed from them."""
 
     values: np.ndarray
     sums: np.ndarray
@@ -191,10 +191,10 @@ class _FixedPoint(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """Answer for one example.
+    """Result for an example.
 
     Args:
-        states: (variables, states).
+        states: (variables, states), the marginals.
         labels: (variables,).
         numbers: exact, converged, iterations, residual, log partition.
     """
@@ -265,7 +265,7 @@ def _is_forest(structure: FactorScopes) -> bool:
 
 
 def _shared(examples: list[Example], work: Callable[[Example], _Answer]) -> list[_Answer]:
-    """Return the work's results, made by several threads."""
+    """Apply ``work`` to all examples in several threads, and return the results."""
     found: list[Any] = [None] * len(examples)
 
     def run(number: int) -> None:
@@ -285,7 +285,7 @@ def _beliefs(
     if is_max:
         sweeps().improved(graph, example.unary, example.entries, labels)
     states = torch.from_numpy(example.spread(belief, 0.0, max(map(_most, example.back.states)) + 1))
-    # Variables and tables form a bipartite graph.
+    # Test for a forest in the graph whose nodes are variables and tables: no cycle means exact results.
     edges = zip(graph.variable.tolist(), (len(graph.states) + graph.table).tolist(), strict=True)
     exact = is_forest(len(graph.states) + len(graph.first) - 1, edges)
     numbers = [exact, found.residual <= tol, found.made, found.residual, found.log_sum]
@@ -341,7 +341,7 @@ def _most(states: np.ndarray) -> int:
 
 
 def _largest(first: np.ndarray, entries: np.ndarray) -> np.ndarray:
-    """Return the largest entry of each table; 0 for a table of −∞ alone."""
+    """Return the largest entry of each table; 0 if all entries are −∞."""
     if len(first) == 1:
         return np.zeros(0)
     largest = np.maximum.reduceat(entries, first[:-1])
@@ -349,12 +349,12 @@ def _largest(first: np.ndarray, entries: np.ndarray) -> np.ndarray:
 
 
 def _numbers(rows: list[_Answer]) -> Tensor:
-    """Return the numbers of answers, (examples, 5)."""
+    """Return the ``numbers`` of all results, (examples, 5)."""
     return torch.tensor([one.numbers for one in rows], dtype=torch.float64, device="cpu")
 
 
 def _padded(energy: FactorEnergy, part: Part, states: list[Tensor]) -> Tensor:
-    """Return the states' probabilities of a part's examples, padded to the sizes of the batch."""
+    """Return the marginals of a part's examples, padded to the batch's numbers of labels and states."""
     found = torch.zeros(len(states), energy.num_labels, energy.num_states, dtype=torch.float64, device="cpu")
     for row, each in enumerate(states):
         found[row, : each.shape[0], : each.shape[1]] = each

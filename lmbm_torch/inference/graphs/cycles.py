@@ -1,10 +1,10 @@
-"""Best labellings of graphs of any width by linear programmes with cycle inequalities, and branch and cut.
+"""MAP decoding of graphs of any width by linear programmes with cycle inequalities, then branch and cut.
 
-Let d_e be the probability that the indicators at the ends of e, [y_i = s] and [y_j = t], differ. A cycle has
-an even number of changes between 0 and 1, so Σ_{e ∈ F} (1 − d_e) + Σ_{e ∈ C∖F} d_e ≥ 1 for a cycle C and
-any F ⊆ C of odd size (Sontag and Jaakkola, New outer bounds on the marginal polytope, 2007, section 4, the
-projection to single states). The local polytope violates these inequalities, which often close the gap of
-planar and toroidal grids.
+An indicator [y_i = s] is 1 if label i has state s. For an edge e between two indicators, let d_e be the
+probability that they differ. Around a cycle C, indicators change between 0 and 1 an even number of times, so
+Σ_{e ∈ F} (1 − d_e) + Σ_{e ∈ C∖F} d_e ≥ 1 for any F ⊆ C of odd size (Sontag and Jaakkola, New outer bounds on
+the marginal polytope, 2007, section 4, projection to single states). The local polytope violates some of
+the inequalities; adding them often closes the gap for planar and toroidal grids.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ with naming_extras():
 
 __all__ = ["decode"]
 
-# Violation below which a cycle inequality is not added (scripts/bench/uai2014.py).
+# Smallest violation of a cycle inequality that is added (scripts/bench/uai2014.py).
 LEAST_VIOLATION = 1e-3
-# Sources of the shortest paths that are kept in memory at once.
+# Number of indicators for which shortest paths are computed, and kept in memory, at once.
 SOURCES = 256
 
 
@@ -43,19 +43,19 @@ SOURCES = 256
 def decode(
     energy: FactorEnergy, *, known: Known | None = None, num_rounds: int = 30, node_limit: int | None = 100
 ) -> Decoding:
-    """Return a labelling of large score and an upper bound, by cutting planes and then an integer programme.
+    """Return a labelling of large score and an upper bound, by cutting planes, then an integer programme.
 
-    ``status.num_iters`` are the nodes of the integer programme, 0 where the linear programmes suffice.
+    ``status.num_iters`` is the number of nodes of the integer programme, 0 if the linear programmes suffice.
 
     Args:
         energy: graphs of tables.
-        known: (batch, labels), a state, or NaN for a free label.
-        num_rounds: linear programmes at most, each with the cycle inequalities that the last one violates.
-        node_limit: nodes of the integer programme of an example at most; None for no limit.
+        known: (batch, labels), a label's known state, or NaN for a free label.
+        num_rounds: the largest number of linear programmes; each adds the inequalities the last one violates.
+        node_limit: the largest number of nodes of an example's integer programme; None for no limit.
 
     Raises:
-        ValueError: NaN or +∞ in the energy; ``known`` of another shape or with other values; no rounds; a
-            limit that is no count; an example without an allowed labelling found.
+        ValueError: NaN or +∞ in the energy; ``known`` has another shape than (batch, labels), or impossible
+            values; ``num_rounds`` or the limit is no positive integer; no allowed labelling was found.
     """
     check_count("num_rounds", num_rounds)
     limit = count_limit("node_limit", node_limit)
@@ -63,7 +63,7 @@ def decode(
 
 
 def _cut(example: Example, num_rounds: int, node_limit: int) -> Solution:
-    """Return the programmes' best labelling of an example, and the least bound."""
+    """Return the best labelling that all programmes of an example found, and the smallest bound."""
     matrix, right = local_polytope(example.graph)
     equal: Any = right
     constraints = [LinearConstraint(matrix, equal, equal)]
@@ -88,7 +88,7 @@ def _cut(example: Example, num_rounds: int, node_limit: int) -> Solution:
             break
         least: Any = 1.0 - np.asarray((cycles < 0).sum(1)).ravel()
         constraints.append(LinearConstraint(sparse.csr_array(cycles @ crossings.matrix), least, np.inf))
-    # HiGHS holds the limit in 32 bits.
+    # Cap the limit, because HiGHS stores it as a 32-bit integer.
     options = {"node_limit": min(node_limit, 2**31 - 1)}
     whole = optimum(example, constraints, is_whole=True, options=options)[1]
     found.append(whole)
@@ -102,12 +102,13 @@ def _score(example: Example, labels: np.ndarray) -> float:
 
 
 class _Crossings(NamedTuple):
-    """Pairs of indicators with a common table.
+    """Edges between indicators [y_i = s] whose variables share a table.
 
     Args:
-        ends: (pairs, 2), the numbers of the indicators, the lower first.
-        matrix: (pairs, entries of the programme), maps chances to the probability that the indicators differ.
-        states: (indicators,), the entries of the unaries: of a binary variable state 1, else every state.
+        ends: (pairs, 2), the numbers of the two indicators of each edge, the lower first.
+        matrix: (pairs, entries of the programme), maps the programme's probabilities to P(indicators differ).
+        states: (indicators,), the unary entry of each indicator: only state 1 of a variable of two states,
+            every state of other variables.
     """
 
     ends: np.ndarray
@@ -118,7 +119,7 @@ class _Crossings(NamedTuple):
 def _crossings(graph: Graph) -> _Crossings:
     size = int(graph.at[-1])
     state = np.arange(size) - np.repeat(graph.at[:-1], graph.states)
-    # The two states of a binary variable differ together.
+    # One indicator suffices for a variable of two states, since both states change together.
     has = np.repeat(graph.states, graph.states) > np.where(state == 0, 2, 1)
     number = np.where(has, np.cumsum(has) - 1, -1)
     ends, places = [], []
@@ -154,7 +155,7 @@ def _crossings(graph: Graph) -> _Crossings:
         shape=(len(pairs), size + int(graph.first[-1])),
     )
     ends = np.sort(number[own[first]], axis=1)
-    # Tables that share a pair give the same probability.
+    # Keep one edge if several tables share a pair of indicators: all give the same probability.
     _, chosen = np.unique(ends, axis=0, return_index=True)
     return _Crossings(ends[chosen], sparse.csr_array(matrix[chosen]), np.flatnonzero(has))
 
@@ -162,16 +163,16 @@ def _crossings(graph: Graph) -> _Crossings:
 def _violated(
     crossings: _Crossings, chances: np.ndarray, known: set[tuple[tuple[int, int], ...]]
 ) -> sparse.csr_array:
-    """Return the violated cycles that are not ``known``, (cycles, pairs): 1 on a cycle, −1 on the odd part.
+    """Return new violated cycles as a matrix (cycles, pairs): −1 for pairs in F, 1 for others on the cycle.
 
-    A path from an indicator to the same indicator on the other side is the shortest in a graph of two sides,
-    where a pair costs d to stay and 1 − d to cross.
+    To find F of odd size, take two copies of every indicator. An edge inside a copy costs d, an edge between
+    the copies 1 − d. The shortest path from an indicator to its other copy is the most violated cycle.
     """
     number = len(crossings.states)
     differ = np.clip(crossings.matrix @ chances, 0.0, 1.0)
     one, other = crossings.ends.T
     ends = np.stack([[one, one + number, one, one + number], [other, other + number, other + number, other]])
-    # A sparse graph loses edges of cost 0.
+    # Add a tiny cost, since a sparse graph would drop edges of cost 0.
     costs = np.concatenate([differ, differ, 1 - differ, 1 - differ]) + 1e-9
     sides = sparse.csr_array((costs, ends.reshape(2, -1)), shape=(2 * number, 2 * number))
     pair_of = {tuple(pair): at for at, pair in enumerate(crossings.ends.tolist())}
@@ -195,7 +196,7 @@ def _violated(
                 low, high = sorted((here % number, there % number))
                 cycle[pair_of[low, high]] = 1 if (here < number) == (there < number) else -1
             key = tuple(sorted(cycle.items()))
-            # A pair met twice is no cycle.
+            # A path that uses a pair twice is no cycle: skip it.
             if len(cycle) == len(path) - 1 and key not in known:
                 known.add(key)
                 rows.append(cycle)

@@ -1,9 +1,9 @@
-"""Best labellings of graphs of any width with a bound: dual ascent, and branch and bound over states.
+"""MAP decoding of graphs of any width with a bound: dual ascent, and branch and bound over states.
 
-A reparametrisation moves log-potentials between tables and labels without a change of any score. Sequential
-tree-reweighted sweeps (TRW-S) find one whose bound Σ max unary + Σ max table is small, and labellings on the
-way. Branch and bound fixes states of labels and continues the ascent from the parent's reparametrisation. The
-sweeps run on the CPU, example by example.
+A reparametrisation moves log-potentials between tables and labels without changing any score. Sequential
+tree-reweighted sweeps (TRW-S) look for a reparametrisation with a small bound Σ max unary + Σ max table, and
+find labellings on the way. Branch and bound fixes states of labels, and continues from the parent's
+reparametrisation. The sweeps run on the CPU, example by example.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["branch_and_bound", "decode"]
 
-# Relative gain of the bound by a pair of sweeps below which the root's ascent ends, and a node's
-# (scripts/bench/uai2014.py).
+# Relative gain of the bound by a pair of sweeps below which the ascent ends: at the root of the search, and
+# at other nodes (scripts/bench/uai2014.py).
 ROOT_GAIN, NODE_GAIN = 1e-7, 1e-4
-# Pairs of sweeps of a node at most (scripts/bench/uai2014.py).
+# Largest number of pairs of sweeps at a node other than the root (scripts/bench/uai2014.py).
 NODE_SWEEPS = 6
-# Nodes beyond the limit while no allowed labelling is found.
+# Up to this number of nodes, a search without an allowed labelling goes on beyond its node limit.
 FIRST_NODES = 1000
-# Relative difference of bound and score that counts as a proof, some thousand times the round-off of a sum.
+# Largest relative difference of bound and score that counts as a proof, some 1000 times a sum's round-off.
 PROOF = 1e-9
 
 
@@ -45,17 +45,17 @@ def decode(
 ) -> Decoding:
     """Return a labelling of large score, and an upper bound of every score, by dual ascent.
 
-    ``status.exact`` says where the labelling meets the bound; ``status.residual`` is the gap.
+    ``status.exact`` is true if the labelling's score equals the bound; ``status.residual`` is the gap.
 
     Args:
         energy: graphs of tables.
-        known: (batch, labels), a state, or NaN for a free label.
-        num_iters: pairs of sweeps at most.
-        tol: the relative gain of the bound by a pair of sweeps at which the ascent ends.
+        known: (batch, labels), a label's known state, or NaN for a free label.
+        num_iters: the largest number of pairs of sweeps, forwards and backwards.
+        tol: the relative gain of the bound by a pair of sweeps below which the ascent ends.
 
     Raises:
-        ValueError: NaN or +∞ in the energy; ``known`` of another shape or with other values; no iterations;
-            an example without a labelling found that is allowed.
+        ValueError: NaN or +∞ in the energy; ``known`` has another shape than (batch, labels), or impossible
+            values; ``num_iters`` below 1; no allowed labelling was found for an example.
     """
     check_count("num_iters", num_iters)
     return decoded(energy, known, lambda example: searched(example, num_iters, tol, 1))
@@ -66,24 +66,23 @@ def decode(
 def branch_and_bound(
     energy: FactorEnergy, *, known: Known | None = None, node_limit: int | None = None
 ) -> Decoding:
-    """Return the labelling with the largest score (MAP), proven where the search ends within the limit.
+    """Return the labelling of largest score (MAP), proven if the search ends within the limit.
 
-    Depth first: a node fixes the state of a label and continues the parent's dual ascent for a few sweeps.
+    The search is depth-first: a node fixes the state of a label, and continues the ascent for a few sweeps.
 
     Args:
         energy, known: see :func:`decode`.
-        node_limit: nodes of an example at which the search ends with the bound of the open nodes; None for
-            no limit.
+        node_limit: the number of nodes after which a search ends with the open nodes' bound; None: no limit.
 
     Raises:
-        ValueError: see :func:`decode`; a limit that is no count.
+        ValueError: see :func:`decode`; a limit that is no positive integer.
     """
     limit = count_limit("node_limit", node_limit)
     return decoded(energy, known, lambda example: searched(example, 1000, ROOT_GAIN, limit))
 
 
 class Found(NamedTuple):
-    """Result of a search for one example, with labels in the states of the arrays."""
+    """Result for an example; ``labels`` are numbered as in the arrays, without impossible states."""
 
     labels: np.ndarray
     score: float
@@ -96,12 +95,12 @@ class Found(NamedTuple):
 def decoded(
     energy: FactorEnergy, known: Known | None, search: Callable[[Example], Found], proof: float = PROOF
 ) -> Decoding:
-    """Return the answers of a search for one example, made by several threads; internal.
+    """Decode all examples by ``search``, example by example, in several threads; internal.
 
     Args:
         energy, known: see :func:`decode`.
-        search: an example → labels in the states of the arrays, with a bound.
-        proof: relative difference of bound and score that counts as a proof.
+        search: a function from an example to labels, numbered as in the arrays, with a bound.
+        proof: the largest relative difference of bound and score that counts as a proof.
     """
     parts, labels, numbers = [], [], []
     for part, examples in examples_of(energy, known):
@@ -119,7 +118,7 @@ def decoded(
     answer = labels_in_rows(energy, parts, labels)
     bound, made, nodes, converged, unit = in_rows(parts, numbers).T
     objective = allowed_score(energy, known, answer)
-    # A score in single precision has fewer digits than the bound.
+    # Allow more round-off if the score is in single precision.
     proof = max(proof, 32 * torch.finfo(energy.dtype).eps)
     exact = bound - objective.double() <= proof * (unit + objective.double().abs())
     bound = torch.maximum(bound.to(energy.dtype), objective).where(~exact, objective)
@@ -128,7 +127,7 @@ def decoded(
 
 
 class _Node(NamedTuple):
-    """Open node: a bound, and the reparametrisation with some states ruled out."""
+    """Node not yet searched: a bound, and the parent's reparametrisation, with −∞ for excluded states."""
 
     bound: float
     unary: np.ndarray
@@ -144,10 +143,10 @@ def searched_tables(
     tol: float,
     node_limit: int,
 ) -> Found:
-    """Return the best labelling and bound of one graph of finite tables, as training asks for many times.
+    """Return the best labelling and bound of a graph of finite tables; made for many calls by training.
 
     Args:
-        unary: log-potentials of all unaries' entries, float64.
+        unary: log-potentials of the states of all labels, one label after another, float64.
         entries: log-potentials of all other tables, each of two or more labels, float64.
         num_iters, tol: see :func:`decode`.
         node_limit: see :func:`branch_and_bound`.
@@ -180,7 +179,7 @@ def searched(example: Example, num_iters: int, tol: float, node_limit: int) -> F
         bound = node.bound
         limit, gain = (num_iters, tol) if is_root else (NODE_SWEEPS, NODE_GAIN)
         while limit > 0:
-            # In portions: labellings are found while the bound still falls.
+            # Ascend in portions, and round after each: a good labelling may end the ascent early.
             portion = min(limit, 20)
             done = int(kernel.ascend(graph, unary, entries, order, rank, portion, gain, limits))
             made, limit = made + done, limit - portion
@@ -207,7 +206,7 @@ def searched(example: Example, num_iters: int, tol: float, node_limit: int) -> F
 
 
 def _branched(graph: Graph, unary: np.ndarray, entries: np.ndarray, bound: float) -> list[_Node] | None:
-    """Return two nodes, the more promising last: a label's best state, and all others; None at a leaf."""
+    """Split a node by a label: all states but the best, then the best state; None if no label is open."""
     states, at = graph.states, graph.at
     padded = np.full((len(states), int(states.max())), -np.inf)
     inside = np.arange(padded.shape[1]) < states[:, None]
@@ -220,7 +219,7 @@ def _branched(graph: Graph, unary: np.ndarray, entries: np.ndarray, bound: float
     if not open_labels.any():
         return None
     degree = np.diff(graph.start)
-    # A label in many tables whose best state leads by little changes the bound most.
+    # Branch on a label in many tables whose best state leads by little: the bound changes most.
     label = int(np.argmax(np.where(open_labels, (degree + 1) / (gap + 1e-3), -1)))
     own = slice(int(at[label]), int(at[label + 1]))
     best = int(unary[own].argmax())

@@ -1,15 +1,15 @@
-"""Exact inference by elimination of variables along a junction tree: graphs of tables, and sparse models.
+"""Exact inference by eliminating variables along a junction tree: graphs of tables, and sparse models.
 
-Variables are summed (or maximised) out one after another in an order of small width
-(:mod:`lmbm_torch.inference.trees.triangulation`), which passes messages along a junction tree towards the
+Variables are summed (or maximised) out in turn, in an order that keeps tables small
+(:mod:`lmbm_torch.inference.trees.triangulation`). This passes messages along a junction tree towards the
 roots (max_margin_markov_networks_survey_2003, section 7.3, shows that triangulation makes the result exact).
-The order and the layout are computed once for a structure; examples with one graph are computed together.
+Order and layout are computed once for a structure; examples with the same graph are computed together.
 
-Of graphs of tables, states that −∞ rules out, such as the other states of known labels, are removed before,
-and narrow the graph. The graph of a Boltzmann machine has the machine's cliques, that of a directed model
+In graphs of tables, states with −∞, like the other states of known labels, are removed first, which
+narrows the graph. The graph of a Boltzmann machine has the machine's cliques. The graph of a directed model
 couples each label with the parents, and the parents with each other. Rules (:mod:`lmbm_torch.constraints`)
-are tables as well; further variables count a rule over many labels
-(:mod:`lmbm_torch.inference.trees.rule_tables`). The width then includes rules and counters.
+become further tables; a rule over many labels needs further variables, called counters
+(:mod:`lmbm_torch.inference.trees.rule_tables`). Rules and counters are part of the width.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["decode", "decode_hinge", "fits", "log_partition", "marginals", "sample", "width"]
 
-# Copies of the largest table at a time: the sum of its tables, exponentials, and the message
+# Number of tables of the largest size in memory at once: the sum of tables, exponentials, and the message
 # (scripts/bench/uai2014.py).
 COPIES = 3
-# Tables of every bucket that a gradient holds: the sum of tables and the exponentials, and as many of their
-# gradients at the end (scripts/bench/uai2014.py).
+# Number of tables in memory for each eliminated variable if gradients are needed: the sum of tables and the
+# exponentials, and the gradients of both (scripts/bench/uai2014.py).
 GRADIENT_COPIES = 4
-# Copies of each bucket's entries of a sparse model: marginals of a grid of 16 × 16 took 1.8 times the entries
-# of all buckets, which automatic differentiation keeps, and decoding once the entries.
+# Number of copies in memory of all tables of a sparse model: for a grid of 16 × 16, automatic differentiation
+# of marginals kept 1.8 times their entries, decoding once.
 SPARSE_COPIES = 2
 
 SparseEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy
@@ -65,17 +65,17 @@ AnyEnergy = SparseEnergy | FactorEnergy
 
 
 def width(energy: AnyEnergy, *, known: Known | None = None, constraints: Constraints | None = None) -> float:
-    """Return log₂ of the entries of the largest table, of the widest graph of a batch.
+    """Return log₂ of the number of entries of the largest table in the elimination of a batch's widest graph.
 
-    Of labels of two values without counters that is the width of the order of elimination, at least the
-    graph's treewidth, and 1. The order is by minimum fill, or by the numbering of the labels if narrower: the
-    least width is NP-hard.
+    For labels of two values without counters this is 1 more than the width of the elimination order, which is
+    at least the treewidth. The order is by minimum fill, or by the labels' numbers if this is narrower:
+    finding the best order is NP-hard.
 
     Args:
-        energy: see :func:`log_partition`. Couplings of a pairwise energy that are not 0 for every example are
-            edges, of a directed model the weights of parents; each clique of a clique energy is complete
-            whatever the weight.
-        known: narrows graphs of tables.
+        energy: see :func:`log_partition`. Edges are couplings of a pairwise energy, or weights of parents in
+            a directed model, that are not 0 for some example; a clique of a clique energy couples all of its
+            labels whatever the weight.
+        known: known labels, which make graphs of tables narrower.
         constraints: rules that the labellings obey.
 
     Raises:
@@ -93,14 +93,14 @@ def is_narrow(
     constraints: Constraints | None = None,
     of_margins: bool = False,
 ) -> bool:
-    """Return whether the order's width is at most ``most``; dense graphs need no elimination order.
+    """Return whether the width is at most ``most``; dense graphs are rejected without finding an order.
 
     Args:
         energy, constraints: see :func:`width`.
-        of_margins: for the graph of :func:`decode_hinge`, always that of a directed model.
+        of_margins: whether the graph is that of :func:`decode_hinge`; always true for a directed model.
     """
     of_margins = of_margins or isinstance(energy, DirectedEnergy)
-    # To list the families of a thousand labels takes thirty times as long.
+    # Reject dense graphs by a count of neighbours: listing all cliques of 1000 labels takes 30 times as long.
     if of_margins and most_others(energy) > most:
         return False
     scopes = families(energy) if of_margins else scopes_of(energy)
@@ -113,7 +113,7 @@ def is_narrow(
 
 
 def fits(energy: FactorEnergy, quantity: str, max_bytes: int, *, known: Known | None = None) -> bool:
-    """Return whether the tables of every example fit into ``max_bytes``, for a quantity by name."""
+    """Return whether the tables for computing ``quantity`` fit into ``max_bytes`` for every example."""
     need = {"decode": "maximum", "log_partition": "sum"}.get(quantity, "gradient")
     return all(_Problem.of(part.energy).bytes(need) <= max_bytes for part in parts_of(energy, known))
 
@@ -128,25 +128,25 @@ def log_partition(
 ) -> Float[Tensor, " batch"]:
     """Return log Σ_y exp(score(y)), over the labellings that agree with ``known``; differentiable.
 
-    The gradient by an entry of a table is the probability of the entry, by a unary of a Boltzmann machine
-    E[s_i], and by a clique's weight E[Π_{i∈c} s_i]. Couplings of a pairwise energy that are 0 for every
-    example are no edges of the graph and get no gradient; a :class:`CliqueEnergy` names pairs of any weight.
+    The gradient by a table's entry is the probability of the entry; by a unary of a Boltzmann machine,
+    E[s_i]; by a clique's weight, E[Π_{i∈c} s_i]. Couplings of a pairwise energy that are 0 for every example
+    are no edges of the graph and get no gradient; a :class:`CliqueEnergy` has gradients for all its pairs.
 
     Args:
         energy: graphs of tables, a sparse Boltzmann machine or a directed model with few parents, in float32
             or float64, on any device. For a directed model the result is log P(known), under rules the
             log-probability of the known labels and the rules; −∞ for graphs without an allowed labelling.
-        known: (batch, labels), a value, or NaN for a free label.
-        constraints: rules that the labellings obey, of other energies than graphs of tables.
-        max_bytes: memory for the tables, which sets the number of examples at a time. None: the
+        known: (batch, labels), a label's known value, or NaN for a free label.
+        constraints: rules that the labellings obey; not for graphs of tables.
+        max_bytes: memory for the tables, which sets the number of examples computed together. None: the
             :func:`lmbm_torch.memory_budget`, or 4 GiB.
 
     Raises:
-        TypeError: ``constraints`` of another class, or of graphs of tables.
-        ValueError: NaN or +∞ in the energy (−∞ outside of tables, too), couplings that differ by direction;
-            ``known`` of another shape or with other values; tables beyond ``max_bytes`` for one example, with
-            the width of the order found; constraints of another number of labels, that contradict the known
-            labels, or over many labels whose sums take too many values.
+        TypeError: ``constraints`` is no Constraints, or the energy is a graph of tables.
+        ValueError: NaN or +∞ in the energy (−∞ outside of tables, too), couplings that are not symmetric;
+            ``known`` has another shape than (batch, labels), or impossible values; the tables of an example
+            exceed ``max_bytes``; constraints over another number of labels, that contradict the known labels,
+            or over many labels whose sums take too many values.
     """
     is_learnt = isinstance(energy, FactorEnergy) and energy.table.requires_grad and torch.is_grad_enabled()
     need = "gradient" if is_learnt else "sum"
@@ -169,7 +169,7 @@ def marginals(
         energy, known, constraints, max_bytes: see :func:`log_partition`.
 
     Returns:
-        ``Marginals``, of graphs of tables ``StateMarginals``. A known label's marginal is its value.
+        ``Marginals``; for graphs of tables ``StateMarginals``. A known label's marginal is its value.
 
     Raises:
         TypeError, ValueError: see :func:`log_partition`; a graph without an allowed labelling.
@@ -179,11 +179,11 @@ def marginals(
     most = energy.num_states if isinstance(energy, FactorEnergy) else 2
     for piece in chain.from_iterable(pieces):
         with torch.inference_mode(False), torch.enable_grad():
-            # By the values of a label: small probabilities keep their digits.
+            # Differentiate by the unaries of both values, so that small probabilities keep their digits.
             unary = piece.problem.unary.detach().clone().requires_grad_()
             total = piece._replace(problem=piece.problem._replace(unary=unary)).total(_log_sum)
             refuse_impossible(total)
-            # Known labels alone leave no unary.
+            # If all labels are known, there is no unary to differentiate by.
             probability = torch.autograd.grad(total.sum(), unary)[0] if unary.numel() else unary
         shown = piece.states(probability)
         states.append(pad(shown, (0, most - shown.shape[2], 0, energy.num_labels - shown.shape[1])))
@@ -207,19 +207,19 @@ def decode(
     constraints: Constraints | None = None,
     max_bytes: int | None = None,
 ) -> Decoding:
-    """Return the labelling with the largest score (MAP), or the ``top_k``; ties are broken arbitrarily.
+    """Return the labelling of largest score (MAP), or the ``top_k`` best; ties are broken arbitrarily.
 
-    Further labellings come from the parts of the label space that are left: all that agree with an answer on
-    the first labels and differ in the next (Nilsson, An efficient algorithm for finding the M most probable
-    configurations in probabilistic expert systems, 1998).
+    After each answer, the other labellings are split into parts, each agreeing with the answer on the first
+    labels and differing in the next; the best of all parts comes next (Nilsson, An efficient algorithm for
+    finding the M most probable configurations in probabilistic expert systems, 1998).
 
     Args:
         energy, known, constraints, max_bytes: see :func:`log_partition`.
-        top_k: the number of labellings of each example, of graphs of tables.
+        top_k: the number of labellings of each example; above 1 only for graphs of tables.
 
     Raises:
-        TypeError, ValueError: see :func:`marginals`; an example with fewer allowed labellings than ``top_k``,
-            or several labellings of another energy than graphs of tables.
+        TypeError, ValueError: see :func:`marginals`; an example has fewer allowed labellings than ``top_k``;
+            ``top_k`` above 1 for another energy than graphs of tables.
     """
     check_count("top_k", top_k)
     status = Status.certain(energy, energy.num_labels)
@@ -249,13 +249,12 @@ def decode_hinge(
 ) -> Decoding:
     """Return the labelling of least hinge loss Σ_i [margin − m_i]_+; ties are broken arbitrarily.
 
-    A label's margin m_i (:meth:`~lmbm_torch.energies.FactorEnergy.local_margins`) depends on the parents, or
-    on all labels that share a table or a clique with the label: the graph couples these labels with each
+    A label's margin m_i (:meth:`~lmbm_torch.energies.FactorEnergy.local_margins`) depends on the label's
+    parents, or on all labels that share a table or a clique with it. The graph couples the labels with each
     other, and is wider than the graph of the score.
 
     Args:
-        energy, known, constraints, max_bytes: see :func:`log_partition`; known labels still pay their own
-            hinge loss.
+        energy, known, constraints, max_bytes: see :func:`log_partition`; known labels add their hinge losses.
         margin: γ > 0, in units of the local fields.
         top_k: see :func:`decode`.
 
@@ -289,11 +288,11 @@ def sample(
     generator: torch.Generator | None = None,
     max_bytes: int | None = None,
 ) -> Int[Tensor, "num_samples batch labels"]:
-    """Draw independent labellings from P(y), given the ``known`` labels, the last eliminated label first.
+    """Draw independent labellings from P(y), given the ``known`` labels.
 
     Args:
         energy, known, constraints, max_bytes: see :func:`log_partition`.
-        num_samples: draws for each example.
+        num_samples: the number of draws for each example.
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
@@ -316,39 +315,40 @@ def sample(
 
 
 def refuse_impossible(log_values: Tensor) -> None:
-    """Raise ValueError for examples whose log partition or best score is −∞."""
+    """Raise ValueError if the log partition or best score of an example is −∞."""
     impossible = int((log_values == -torch.inf).sum())
     if impossible:
         raise ValueError(f"energy: expected an allowed labelling of each example, got {impossible} without")
 
 
 def allowed_score(energy: AnyEnergy, known: Tensor | None, labels: Tensor) -> Float[Tensor, " batch"]:
-    """Return the score of ``labels``; raise ValueError if an example has no labelling with ``known``."""
+    """Return the score of ``labels``; raise ValueError if an example has no allowed labelling."""
     objective = (energy.given(known) if isinstance(energy, FactorEnergy) else energy).score(labels)
     refuse_impossible(objective)
     return objective
 
 
 def _log_sum(table: Tensor) -> Tensor:
-    # Not by logaddexp, whose second derivative is NaN for values as far apart as excluded values.
+    # Not logaddexp, whose second derivative is NaN if one of the values is EXCLUDED.
     return table.logsumexp(1)
 
 
 def _kept(tables: list[Tensor], table: Tensor) -> Tensor:
-    """Keep a table, and return the log-sum."""
+    """Append the table to ``tables``, and return its log-sum."""
     tables.append(table)
     return _log_sum(table)
 
 
 class _Piece(NamedTuple):
-    """Examples of one graph that fit into memory together.
+    """Examples with the same graph that fit into memory together.
 
     Args:
-        problem: the tables, EXCLUDED for −∞.
-        constant: a term of the scores.
-        labels: the labels of all variables from the values (…, batch, variables) of the problem's variables.
-        states: probabilities (batch, labels, states) from those of the problem's unaries.
-        refuse: refuses examples without an allowed labelling, given a mask; None to leave them to the caller.
+        problem: the tables, with EXCLUDED for −∞.
+        constant: the part of the scores outside the tables.
+        labels: maps values (…, batch, variables) of the problem's variables to all labels.
+        states: maps probabilities of the problem's unaries to probabilities (batch, labels, states).
+        refuse: a function that raises for examples without an allowed labelling, given their mask; None to
+            leave this to the caller.
     """
 
     problem: Tables
@@ -358,7 +358,7 @@ class _Piece(NamedTuple):
     refuse: Callable[[Tensor], None] | None = None
 
     def total(self, combine: Callable[[Tensor], Tensor]) -> Float[Tensor, " batch"]:
-        """Return the total of an elimination, −∞ where nothing is allowed."""
+        """Eliminate all variables, and return the total; −∞ if no labelling is allowed."""
         total = eliminate(self.problem, combine) + self.constant
         impossible = total.detach() < EXCLUDED / 2
         if self.refuse is not None:
@@ -374,11 +374,11 @@ def _parts(
     need: str,
     margin: float | None = None,
 ) -> tuple[Sequence[Part], list[Iterator[_Piece]]]:
-    """Check the input, and return the examples by graph, and the eliminations of each graph.
+    """Check the input, group the examples by graph, and set up the eliminations of each graph.
 
     Args:
         need: see :meth:`_Problem.bytes`.
-        margin: of hinge losses of a sparse model; None for scores.
+        margin: the margin of hinge losses of a sparse model; None for scores.
     """
     max_bytes = limit_bytes(LIMITS.table_bytes) if max_bytes is None else max_bytes
     if constraints is not None:
@@ -396,11 +396,11 @@ class _Problem(NamedTuple):
     """Elimination of one graph of tables.
 
     Args:
-        graph: without impossible states.
-        layout: of the variables with several states, renumbered.
-        variables: the variables' earlier numbers.
-        scopes: the number of each table of several variables with such a variable; further tables are
-            unaries or constants.
+        graph: the graph without impossible states.
+        layout: the elimination of the variables with two or more states, renumbered.
+        variables: the original numbers of the variables.
+        scopes: the numbers of the tables of several variables that contain one of the variables; all other
+            tables are unaries or constants.
     """
 
     graph: Reduced
@@ -410,7 +410,7 @@ class _Problem(NamedTuple):
 
     @classmethod
     def of(cls, energy: FactorEnergy) -> _Problem:
-        """Return the elimination of a graph in an order of small width."""
+        """Set up the elimination of a graph, in an order that keeps tables small."""
         graph = reduced(energy)
         structure = graph.energy.structure
         variables = [each for each, states in enumerate(structure.num_states) if states > 1]
@@ -425,9 +425,9 @@ class _Problem(NamedTuple):
         return self.layout.entries or (1,)
 
     def bytes(self, need: str) -> int:
-        """Return the memory for one example: of a ``"sum"`` alone, a ``"maximum"``, or a ``"gradient"``.
+        """Return the bytes for an example if ``need`` is ``"sum"``, ``"maximum"`` or ``"gradient"``.
 
-        A sum holds the messages that wait for their bucket, and a maximum the best state beside each message.
+        A sum stores messages until they are used; a maximum also stores the best state for each entry.
         """
         item = self.graph.energy.dtype.itemsize
         if need == "gradient":
@@ -443,7 +443,7 @@ class _Problem(NamedTuple):
         return item * most + (sum(sizes) * _pointer(self.layout).itemsize if need == "maximum" else 0)
 
     def piece(self, rows: slice) -> _Piece:
-        """Return the tables of some of the examples."""
+        """Return the tables of the examples ``rows``."""
         structure = self.graph.energy.structure
         table = self.graph.energy.table[rows].clamp(min=EXCLUDED)
         parts = table.split(np.diff(structure.first).tolist(), 1)
@@ -456,13 +456,13 @@ class _Problem(NamedTuple):
         return _Piece(problem, constant, self.labels, self.states)
 
     def labels(self, values: Int[Tensor, "*samples batch variables"]) -> Int[Tensor, "*samples batch labels"]:
-        """Return labels of all variables from the values of the layout's variables."""
+        """Convert values of the layout's variables to labels of all variables."""
         found = values.new_zeros(*values.shape[:-1], len(self.graph.states))
         found[..., self.variables] = values
         return self.graph.labels(found)
 
     def states(self, probability: Float[Tensor, "batch entries"]) -> Float[Tensor, "batch labels states"]:
-        """Return probabilities of all states from those of the layout's variables; 1 of single states."""
+        """Convert probabilities of the layout's variables to all labels; a single possible state gets 1."""
         kept, most = self.graph.states, max(int(states[-1]) for states in self.graph.states) + 1
         found = probability.new_zeros(len(probability), len(kept) * most)
         single = [most * each + int(states[0]) for each, states in enumerate(kept) if len(states) == 1]
@@ -473,7 +473,7 @@ class _Problem(NamedTuple):
 
 
 def _graph_pieces(energy: FactorEnergy, max_bytes: int, need: str) -> Iterator[_Piece]:
-    """Yield the eliminations of as many examples at a time as fit into memory."""
+    """Yield the eliminations of a graph, for as many examples at a time as fit into ``max_bytes``."""
     problem = _Problem.of(energy)
     needed = max(problem.bytes(need), 1)
     if needed > max_bytes:
@@ -494,7 +494,7 @@ def _sparse_pieces(
     max_bytes: int,
     margin: float | None,
 ) -> Iterator[_Piece]:
-    """Yield the eliminations of as many examples at a time as fit into memory."""
+    """Yield the eliminations of a sparse model, for as many examples at a time as fit into ``max_bytes``."""
     scopes, labels = scopes_of(energy) if margin is None else families(energy), energy.num_labels
     layout, rules, needed = _fitting_layout(energy, scopes, constraints, max_bytes)
     allowed = [torch.from_numpy(~each).to(energy.device).view(1, -1) for each in rules.tables]
@@ -522,7 +522,7 @@ def _sparse_pieces(
 def _refuse_contradictions(
     constraints: Constraints | None, known: Tensor | None, start: int, impossible: Tensor
 ) -> None:
-    """Refuse known labels without an allowed labelling, and name the rules."""
+    """If rules contradict an example's known labels, raise ValueError that names the rules."""
     if constraints is not None and known is not None:
         for row in impossible.nonzero()[:, 0].tolist():
             constraints.check(known[row].cpu().numpy(), f"known[{start + row}]")
@@ -531,9 +531,9 @@ def _refuse_contradictions(
 def _fitting_layout(
     energy: SparseEnergy, scopes: Cliques, constraints: Constraints | None, max_bytes: int
 ) -> tuple[Layout, RuleTables, int]:
-    """Return the layout and the bytes of an example, or raise ValueError for a layout that is too wide."""
+    """Return the layout and the bytes for an example; raise ValueError if the layout is too wide."""
     entry = SPARSE_COPIES * energy.dtype.itemsize
-    # A bucket of w + 1 labels has 2^(w + 1) entries.
+    # The table of a variable with w neighbours has 2^(w + 1) entries, so this w is the largest that fits.
     fitting = max(max_bytes // entry, 1).bit_length() - 2
     at_least = degeneracy(energy.num_labels, scopes)
     if at_least > fitting:
@@ -563,7 +563,7 @@ def _sparse_layout(
 
 
 def _pointer(layout: Layout) -> torch.dtype:
-    """Return the smallest dtype that holds every state."""
+    """Return the smallest integer type that can number the states of a variable."""
     return torch.uint8 if max(layout.sizes, default=1) <= 256 else torch.int64
 
 
@@ -574,7 +574,7 @@ def _best(
     max_bytes: int | None = None,
     margin: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return labels (batch, labels) of largest score and the scores, −∞ where nothing is allowed."""
+    """Return labels (batch, labels) of largest score, and the scores; −∞ if no labelling is allowed."""
     parts, pieces = _parts(energy, known, constraints, max_bytes, "maximum", margin)
     labels, scores = [], []
     for piece in chain.from_iterable(pieces):
@@ -586,9 +586,9 @@ def _best(
 
 
 def _largest(pointers: list[Tensor], dtype: torch.dtype, table: Tensor) -> Tensor:
-    """Return the largest entry of each column of axis 1, and keep its place."""
+    """Return the maximum over axis 1, and append the index of each maximum to ``pointers``."""
     if table.shape[1] == 2:
-        # A tenth of the time of a maximum with its place.
+        # For two states: a tenth of the time of ``max``, which also returns the index.
         low, high = table.unbind(1)
         pointers.append(high > low)
         return torch.maximum(low, high)

@@ -1,4 +1,4 @@
-"""Gibbs sampling in graphs of many states, by blocks of labels without a common table, on any device."""
+"""Gibbs sampling in graphs of tables, in blocks of labels that share no table, on any device."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ def sample(
     num_steps: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "num_samples batch labels"]:
-    """Draw labellings by independent chains, each after ``num_steps`` sweeps; approximately from P(y).
+    """Draw labellings approximately from P(y), by independent chains of ``num_steps`` sweeps each.
 
-    The labels are coloured greedily; labels of one colour share no table and are drawn at once, given all
-    others. Chains start at an allowed labelling of large score. Zeros may keep a chain from some labellings.
+    A greedy colouring gives labels that share a table different colours. All labels of a colour are drawn at
+    once, given the others. Chains start at an allowed labelling of large score. With −∞ in tables, some
+    allowed labellings may be unreachable for a chain.
 
     Args:
         energy: graphs of tables.
-        num_samples: chains of each example.
-        known: (batch, labels), a state, or NaN for a free label.
-        num_steps: sweeps over all labels.
+        num_samples: the number of chains, and of draws, for each example.
+        known: (batch, labels), a label's known state, or NaN for a free label.
+        num_steps: the number of sweeps over all labels.
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
-        ValueError: NaN or +∞ in the energy; ``known`` of another shape or with other values; fewer than 1
-            sample or sweep; an example without a labelling found that is allowed.
+        ValueError: NaN or +∞ in the energy; ``known`` has another shape than (batch, labels), or impossible
+            values; ``num_samples`` or ``num_steps`` below 1; no allowed labelling was found for an example.
     """
     check_count("num_samples", num_samples)
     check_count("num_steps", num_steps)
@@ -60,14 +61,14 @@ def sample(
 
 
 class _Block(NamedTuple):
-    """Labels of one colour, and their tables.
+    """Labels of one colour, and the tables that contain them.
 
     Args:
-        variables: (labels,).
-        states: (labels,), numbers of states.
-        owner: (tables,), for each table the place of its label in ``variables``.
-        first: (tables,), first entries; stride: (tables,), of the label.
-        others: (tables, order), the other labels of each table; strides: theirs, 0 beyond the last.
+        variables: (labels,), the numbers of the labels.
+        states: (labels,), the number of states of each label.
+        owner: (tables,), for each table the index in ``variables`` of the label.
+        first: (tables,), the first entry of each table; stride: (tables,), the label's stride in the table.
+        others: (tables, order), the other labels of each table; strides: their strides, 0 for padding.
     """
 
     variables: Tensor
@@ -82,7 +83,7 @@ class _Block(NamedTuple):
         return _Block(*(each.to(device) for each in self))
 
     def draw(self, energy: FactorEnergy, labels: Tensor, generator: torch.Generator | None) -> None:
-        """Draw the block's labels in place, given all other labels (samples, batch, labels)."""
+        """Draw the block's labels (samples, batch, labels) in place, given all other labels."""
         base = self.first + (labels[..., self.others] * self.strides).sum(-1)
         state = torch.arange(int(self.states.max()), device=labels.device)
         inside = state < self.states[:, None]
@@ -98,7 +99,7 @@ class _Block(NamedTuple):
 
 @lru_cache(16)
 def _blocks(structure: FactorScopes) -> tuple[_Block, ...]:
-    """Return the blocks of a greedy colouring in the order of the labels."""
+    """Colour the labels greedily in their order, and return a block for each colour."""
     around: list[set[int]] = [set() for _ in structure.num_states]
     tables: list[list[int]] = [[] for _ in structure.num_states]
     for number, scope in enumerate(structure.every_scope):
@@ -116,7 +117,7 @@ def _blocks(structure: FactorScopes) -> tuple[_Block, ...]:
         owner = [place for place, variable in enumerate(variables) for _ in tables[variable]]
         numbers = np.array([number for variable in variables for number in tables[variable]])
         home = np.array(variables)[owner][:, None]
-        # A table of one label alone is padded with variable 0 and stride 0.
+        # Variable 0 with stride 0 pads the tables of few labels: it is not the table's own label.
         is_own = (members[numbers] == home) & (strides[numbers] > 0)
         arrays = (
             np.array(variables),

@@ -1,4 +1,4 @@
-"""Hinge losses of graphs as graphs of tables, whose best labelling has the least hinge loss. Internal."""
+"""Hinge losses of a graph as a graph of tables, whose MAP labelling has the least hinge loss. Internal."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 from lmbm_torch.energies import FactorEnergy
 
-# Entries of one label's hinge for all states of the labels around, of a grid of 4 neighbours and 20 states.
+# Largest number of entries of a hinge table: enough for a label with 4 neighbours of 20 states each.
 MAX_ENTRIES = 2**22
 
 
 def hinge_energy(energy: FactorEnergy, margin: float) -> FactorEnergy:
-    """Return the energy with score −Σ_i [margin − m_i]_+, a table for each label and the labels around.
+    """Return an energy with score −Σ_i [margin − m_i]_+: a table for each label and its neighbours.
 
     Raises:
-        ValueError: a label with so many labels around that the table has more than 2^22 entries.
+        ValueError: a label has so many neighbours that the table has more than 2^22 entries.
     """
     if energy.is_packed:
         return FactorEnergy.packed([hinge_energy(one, margin) for one in energy.examples()])
@@ -50,7 +50,7 @@ def hinge_energy(energy: FactorEnergy, margin: float) -> FactorEnergy:
 
 
 def _hinge(local: Tensor, margin: float) -> Tensor:
-    """Return −[margin − m]_+ for each state of axis 1, given a label's part of the score."""
+    """Return −[margin − m]_+ for each state (axis 1), where m is half the lead over the best other state."""
     if local.shape[1] == 1:
         return torch.zeros_like(local).masked_fill(local == -torch.inf, -torch.inf)
     two = local.topk(2, 1)

@@ -1,7 +1,7 @@
-"""Sum-product messages of all tables at once, as tensors on any device, for a batch of one graph. Internal.
+"""Sum-product messages of all tables at once, as tensors on any device, for a graph. Internal.
 
-Messages are probabilities in the energy's precision. Zeros are exact: logarithms of zero are counted, not
-added.
+Messages are probabilities in the energy's precision. Zeros stay exact: before logarithms are added, zeros are
+replaced, and the number of zeros is kept.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from torch.nn.functional import embedding_bag, pad
 from lmbm_torch.energies import FactorEnergy, FactorScopes
 from lmbm_torch.shapes import Float, Int
 
-# Units in the last place of a message below which its change is round-off.
+# Smallest tolerance of a message's change, in units in the last place of 1: smaller changes are round-off.
 ROUND_OFF = 8
 
 
 class Group(NamedTuple):
-    """Tables with the same numbers of states.
+    """Tables of the same shape.
 
     Args:
-        values: (tables, states of each place, batch), exponentials of log-potentials, of which 1 is a table's
-            largest. The batch is the last axis: sums over few states then run along many examples.
-        low: the first message; messages of all tables' first places come first, then of the second places.
+        values: (tables, states of each axis, batch), exp(log-potentials), scaled to a largest entry of 1 in
+            each table. The batch is the last axis: sums over few states run along many examples.
+        low: the number of the group's first message: first the messages of all tables' first axes, then of
+            the second axes, and so on.
     """
 
     values: Tensor
     low: int
 
     def incoming(self, sums: Tensor) -> list[Tensor]:
-        """Return the messages to each place of the tables, (tables, states, batch) each."""
+        """Return the messages to each axis of the tables, each (tables, states, batch)."""
         tables, *sizes, _ = self.values.shape
         starts = [self.low + place * tables for place in range(len(sizes))]
         return [sums[start : start + tables, :size] for start, size in zip(starts, sizes, strict=True)]
 
     def outgoing(self, own: list[Tensor], place: int) -> Tensor:
-        """Return the messages from a place of the tables, not normalised."""
+        """Return the unnormalised messages from the tables to the variables of axis ``place``."""
         if len(own) == 2 and self.values.shape[-1] == 1:
             # A row times a matrix takes a quarter of the time of a matrix times a column
             # (scripts/bench/grid_messages.py).
@@ -53,7 +54,7 @@ class Group(NamedTuple):
 
 
 class Messages:
-    """Messages of a batch of examples with one graph, (messages, states, batch).
+    """Messages between variables and tables of a graph, (messages, states, batch).
 
     Args:
         energy: one graph, not packed.
@@ -83,32 +84,32 @@ class Messages:
         self.unary, self.constant = unary.permute(1, 2, 0).contiguous(), constant
         self.variable: Int[Tensor, " messages"] = torch.tensor(variables, device=energy.device).long()
         self._sizes = structure.tensor("num_states", energy.device)[self.variable]
-        # Messages of a variable one after another, for sums.
+        # Sort messages by variable, so that the messages of each variable can be summed as one slice.
         self._order = self.variable.argsort(stable=True)
         count = self.variable.bincount(minlength=structure.num_variables)
         self._first = count.cumsum(0) - count
 
     def start(self) -> Float[Tensor, "messages states batch"]:
-        """Return uniform messages to the variables, 1 for states that a variable does not have."""
+        """Return uniform messages to the variables, padded with 1 beyond a variable's states."""
         inside = torch.arange(self.unary.shape[1], device=self.unary.device) < self._sizes[:, None]
         share = (1.0 / self._sizes[:, None]).to(self.unary.dtype).where(inside, 1.0)
         return share[..., None].expand(-1, -1, self.unary.shape[2])
 
     def to_variables(self, sums: Tensor) -> Tensor:
-        """Return the messages of the tables from the messages ``sums`` to the tables."""
+        """Return the messages from the tables to the variables, given the messages ``sums`` to the tables."""
         found, states = [], sums.shape[1]
         for group in self.groups:
             own = group.incoming(sums)
             for place in range(len(own)):
                 message = group.outgoing(own, place)
-                # A table without an allowed entry gives zeros.
+                # If no entry of a table is allowed, the message is 0: avoid a division by 0.
                 message = message / message.sum(1, keepdim=True).clamp(min=torch.finfo(message.dtype).tiny)
                 missing = states - message.shape[1]
                 found.append(pad(message, (0, 0, 0, missing), value=1.0) if missing else message)
         return torch.cat(found) if found else sums
 
     def to_tables(self, messages: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the messages of the variables to the tables, and the log of the beliefs times a constant."""
+        """Return the messages from the variables to the tables, and the log-marginals, unnormalised."""
         logs = messages.log()
         if not len(messages) or messages.min() > 0:
             field = self.unary + self._sum(logs)
@@ -132,17 +133,17 @@ class Messages:
         return total
 
     def _sum(self, values: Tensor) -> Tensor:
-        """Return the sum of values of the messages to each variable, (variables, states, batch)."""
+        """Sum the values of the messages to each variable, (variables, states, batch)."""
         if not len(values):
             return torch.zeros_like(self.unary)
         return embedding_bag(self._order, values.flatten(1), self._first, mode="sum").view_as(self.unary)
 
 
 class FixedPoint(NamedTuple):
-    """Last messages.
+    """Messages after the last update, and what follows from them.
 
     Args:
-        states: (batch, labels, states).
+        states: (batch, labels, states), the marginals.
         converged, sweeps, residual, log_partition: (batch,).
     """
 
@@ -154,7 +155,7 @@ class FixedPoint(NamedTuple):
 
 
 def fixed_point(energy: FactorEnergy, damping: float, num_iters: int, tol: float) -> FixedPoint:
-    """Update all messages until no message of an example changes by more than ``tol``.
+    """Update all messages at once, until no message of an example changes by more than ``tol``.
 
     Args:
         energy: one graph, not packed.
@@ -167,7 +168,7 @@ def fixed_point(energy: FactorEnergy, damping: float, num_iters: int, tol: float
     found = passed.to_variables(passed.to_tables(messages)[0])
     residual = _moved(messages, found)
     for _ in range(num_iters):
-        # Examples that have converged stay: an answer does not depend on the rest of the batch.
+        # Freeze examples that have converged, so that an answer does not depend on the rest of the batch.
         moves = residual > tol
         if not moves.any():
             break
@@ -181,25 +182,25 @@ def fixed_point(energy: FactorEnergy, damping: float, num_iters: int, tol: float
 
 
 def _moved(messages: Tensor, found: Tensor) -> Float[Tensor, " batch"]:
-    """Return the largest change of a message, 0 without messages."""
+    """Return the largest change of a message in each example; 0 without messages."""
     if not len(found):
         return found.new_zeros(found.shape[2])
     return (found - messages).abs_().amax((0, 1))
 
 
 def _normal(log_values: Tensor) -> Tensor:
-    """Return probabilities of the states, zeros where no value is above −∞."""
+    """Return the softmax over states; 0 where all values are −∞."""
     return log_values.softmax(1).nan_to_num(0.0)
 
 
 def _entries(
     table: Tensor, structure: FactorScopes, numbers: list[int]
 ) -> Float[Tensor, "batch tables entries"]:
-    """Return the entries of tables of the same size."""
+    """Return the entries of the tables ``numbers``, which have the same number of entries."""
     first = structure.first[numbers]
     size = int(structure.first[numbers[0] + 1] - first[0])
     if (first[1:] - first[:-1] == size).all():
-        # Neighbouring tables are a view.
+        # Tables that follow one another are a view, without a copy.
         return table[:, first[0] : first[0] + size * len(numbers)].unflatten(1, (-1, size))
     index = torch.from_numpy(first[:, None]).to(table.device) + torch.arange(size, device=table.device)
     return table[:, index]

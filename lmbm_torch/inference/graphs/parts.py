@@ -1,4 +1,4 @@
-"""Batches of graphs by structure, and graphs without the states that no labelling can take. Internal."""
+"""Examples of a batch grouped by graph, and graphs without impossible states. Internal."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lmbm_torch.shapes import Int, Known
 
 
 class Part(NamedTuple):
-    """Examples of a batch with the same graph.
+    """Examples of a batch that have the same graph.
 
     Args:
-        rows: the numbers of the examples.
-        energy: a graph, not packed.
+        rows: the numbers of the examples in the batch.
+        energy: the energy of the examples, not packed.
     """
 
     rows: Sequence[int]
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 def parts_of(energy: FactorEnergy, known: Known | None) -> list[Part]:
-    """Check the input, and return the examples by graph, with labellings forbidden that are not ``known``."""
+    """Check the input, and group the examples by graph; states that contradict ``known`` get −∞."""
     check_outside_transforms("table")
     energy.check_values()
     energy = energy.given(known)
@@ -45,7 +45,7 @@ def parts_of(energy: FactorEnergy, known: Known | None) -> list[Part]:
 
 
 def in_rows(parts: Sequence[Part], values: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Return the values of all parts, each with an axis of examples, in the order of the batch."""
+    """Join the values of all parts along the axis of examples, in the order of the batch."""
     if len(parts) == 1:
         return torch.cat([*values], axis)
     rows = torch.tensor([row for part in parts for row in part.rows], device=values[0].device)
@@ -55,7 +55,7 @@ def in_rows(parts: Sequence[Part], values: Sequence[Tensor], axis: int = 0) -> T
 def labels_in_rows(
     energy: Any, parts: Sequence[Part], labels: Sequence[Tensor], axis: int = 0
 ) -> Int[Tensor, "*samples batch labels"]:
-    """Return the labels of all parts in the order of the batch, with padding beyond each graph's end."""
+    """Join the labels of all parts in the order of the batch, padded for graphs with fewer labels."""
     padded = [torch.nn.functional.pad(each, (0, energy.num_labels - each.shape[-1])) for each in labels]
     found = in_rows(parts, padded, axis)
     return padded_labels(energy, found) if isinstance(energy, FactorEnergy) else found
@@ -65,15 +65,15 @@ class Reduced(NamedTuple):
     """Graph without impossible states.
 
     Args:
-        energy: the scopes are the same, with fewer states.
-        states: for each variable the states that are left, by their earlier numbers.
+        energy: the energy with the same scopes and fewer states.
+        states: for each variable, the original numbers of the states that are left.
     """
 
     energy: FactorEnergy
     states: list[np.ndarray]
 
     def labels(self, found: Tensor) -> Tensor:
-        """Return labels (…, variables) in the numbers of the states before."""
+        """Convert labels (…, variables) to the original numbers of the states."""
         widest = max(map(len, self.states))
         table = np.stack([np.pad(each, (0, widest - len(each))) for each in self.states])
         numbers = torch.from_numpy(table).to(found.device)
@@ -81,10 +81,10 @@ class Reduced(NamedTuple):
 
 
 def reduced(energy: FactorEnergy) -> Reduced:
-    """Return a graph without the states that −∞ rules out for every example, by arc consistency.
+    """Remove the states that −∞ rules out in every example, by arc consistency.
 
-    Afterwards each state of a label has a finite entry in each table of the label for some example. A graph
-    without any labelling is returned unchanged.
+    Afterwards each state has a finite entry in each table of its label for some example. A graph without any
+    allowed labelling is returned unchanged.
     """
     structure = energy.structure
     allowed = [np.ones(states, bool) for states in structure.num_states]
@@ -122,7 +122,7 @@ def reduced(energy: FactorEnergy) -> Reduced:
 
 
 def _restricted(energy: FactorEnergy, states: list[np.ndarray]) -> Reduced:
-    """Return the graph of some states of each variable."""
+    """Return the graph with only the given states of each variable."""
     structure, index = energy.structure, []
     for scope, first in zip(structure.every_scope, structure.first.tolist(), strict=False):
         shape = [structure.num_states[each] for each in scope]

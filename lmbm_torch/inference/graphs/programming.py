@@ -1,8 +1,8 @@
-"""Linear and integer programmes of graphs of any order, by HiGHS: the local polytope and its corners.
+"""MAP decoding of graphs by linear and integer programmes with the solver HiGHS, over the local polytope.
 
-A variable μ_i(s) for each state and μ_c(y_c) for each entry of a table are probabilities with equal marginals
-(max_margin_markov_networks_survey_2003, section 4.1). Over whole numbers the optimum is the best labelling;
-the relaxation bounds the score, and is exact on forests.
+The variables of the programme are probabilities: μ_i(s) for each state of a label, and μ_c(y_c) for each
+entry of a table, whose marginals equal the μ_i (max_margin_markov_networks_survey_2003, section 4.1). With
+integer variables the optimum is the best labelling, otherwise an upper bound, exact on forests.
 """
 
 from __future__ import annotations
@@ -30,24 +30,23 @@ with naming_extras():
 
 __all__ = ["decode", "decode_relaxed"]
 
-# Relative tolerance of the solver's optimality, which the bound is raised by, and within which a score is
-# proven.
+# Relative tolerance of the solver, by which the bound is raised, and within which a score counts as proven.
 TOLERANCE = 1e-6
 
 
 @one_door
 @torch.no_grad()
 def decode(energy: FactorEnergy, *, known: Known | None = None, time_limit: float | None = None) -> Decoding:
-    """Return the labelling with the largest score (MAP) by an integer programme, with the solver's bound.
+    """Return the labelling of largest score (MAP) by an integer programme, with the solver's bound.
 
     Args:
         energy: graphs of tables.
-        known: (batch, labels), a state, or NaN for a free label.
-        time_limit: seconds of wall time for an example; results then depend on the computer.
+        known: (batch, labels), a label's known state, or NaN for a free label.
+        time_limit: seconds of wall time for an example; results then depend on the computer's speed.
 
     Raises:
-        ValueError: NaN or +∞ in the energy; ``known`` of another shape or with other values; a time limit
-            that is no finite number above 0; an example without an allowed labelling found.
+        ValueError: NaN or +∞ in the energy; ``known`` has another shape than (batch, labels), or impossible
+            values; the time limit is not a finite number above 0; no allowed labelling was found.
     """
     if time_limit is not None:
         check_positive("time_limit", time_limit)
@@ -58,9 +57,9 @@ def decode(energy: FactorEnergy, *, known: Known | None = None, time_limit: floa
 @one_door
 @torch.no_grad()
 def decode_relaxed(energy: FactorEnergy, *, known: Known | None = None) -> Decoding:
-    """Return the labelling that the local polytope's optimum rounds to, and the optimum as bound.
+    """Return a labelling by the linear relaxation, rounded, with the relaxation's optimum as bound.
 
-    Single labels of the rounded labelling are changed as long as the score grows.
+    The state of a single label in the rounded labelling is changed as long as this raises the score.
 
     Args:
         energy, known: see :func:`decode`.
@@ -72,7 +71,7 @@ def decode_relaxed(energy: FactorEnergy, *, known: Known | None = None) -> Decod
 
 
 class Solution(NamedTuple):
-    """Labels of the arrays' states, an upper bound, the nodes, and whether the solver ended by itself."""
+    """Labels, numbered as in the arrays; an upper bound; the number of nodes; whether the solver finished."""
 
     labels: np.ndarray
     bound: float
@@ -81,7 +80,7 @@ class Solution(NamedTuple):
 
 
 def solved(energy: FactorEnergy, known: Known | None, solve: Callable[[Example], Solution]) -> Decoding:
-    """Return the solutions of all examples."""
+    """Decode all examples by ``solve``, example by example."""
     parts, labels, numbers = [], [], []
     for part, examples in examples_of(energy, known):
         each = [solve(example) for example in examples]
@@ -99,7 +98,7 @@ def solved(energy: FactorEnergy, known: Known | None, solve: Callable[[Example],
 
 
 def local_polytope(graph: Graph) -> tuple[sparse.csr_array, np.ndarray]:
-    """Return A (rows, unary entries + entries of tables) and b (rows,) of the local polytope Aμ = b."""
+    """Return A and b of the local polytope Aμ = b; columns: all unary entries, then all tables' entries."""
     size = int(graph.at[-1])
     rows, columns, weights = [], [], []
     rows.append(np.repeat(np.arange(len(graph.states)), graph.states))
@@ -126,11 +125,11 @@ def local_polytope(graph: Graph) -> tuple[sparse.csr_array, np.ndarray]:
 def optimum(
     example: Example, constraints: Sequence[LinearConstraint], *, is_whole: bool, options: dict[str, Any]
 ) -> tuple[np.ndarray | None, Solution]:
-    """Return the solver's μ, None without any, and the labelling by the largest μ, improved by changes."""
+    """Solve a programme; return μ (None if unsolved), and the labels of largest μ, improved by changes."""
     graph, unary, entries = example.graph, example.unary, example.entries
     values = np.concatenate([unary, entries])
     allowed: Any = values > -np.inf
-    # Entries follow from the states: the states alone need to be whole.
+    # Only the states need integer variables: integer states force the entries of tables to be integer.
     whole = np.where(np.arange(len(values)) < len(unary), 1, 0) if is_whole else None
     answer = milp(
         -np.where(allowed, values, 0.0) / example.unit,

@@ -1,4 +1,4 @@
-"""Rules over binary labels as further tables and variables of a graph. Internal."""
+"""Rules over binary labels as further tables and variables of a graph of tables. Internal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from lmbm_torch.inference.trees.rule_tables import rule_tables
 
 
 def ruled(energy: FactorEnergy, constraints: Constraints) -> FactorEnergy:
-    """Return the energy with −∞ for labellings that break a rule; counters of rules are the last variables.
+    """Return the energy with score −∞ for labellings that break a rule.
 
-    The labels determine the counters: each allowed labelling has one extension, with an equal score.
+    The last variables are counters of rules. The labels determine the counters: each allowed labelling has
+    one extension, with the same score.
 
     Raises:
-        TypeError: ``constraints`` of another class.
-        ValueError: packed graphs; rules over another number of labels, or over a label of another number of
-            states than two; see :func:`~lmbm_torch.inference.trees.rule_tables.rule_tables`.
+        TypeError: ``constraints`` is no :class:`~lmbm_torch.constraints.Constraints`.
+        ValueError: packed graphs; rules over another number of labels, or over a label with more than two
+            states; see :func:`~lmbm_torch.inference.trees.rule_tables.rule_tables`.
     """
     structure = energy.structure
     if not isinstance(constraints, Constraints):

@@ -1,25 +1,25 @@
-"""Tree-reweighted belief propagation in graphs of pairs: an upper bound of the log partition by random trees.
+"""Tree-reweighted belief propagation in graphs of pairs: marginals and an upper bound of the log partition.
 
-With the appearance ρ_ij of a pair, the share of the spanning trees with the pair, and the field
-b_i(s) = unary_i(s) + Σ_j ρ_ij M_ji(s), variable j sends to a neighbour i
+The appearance ρ_ij of a pair is the probability that a random spanning tree contains the pair. With the field
+b_i(s) = unary_i(s) + Σ_j ρ_ij M_ji(s), variable j sends to a neighbour i the message
 
     M_ji(s) = log Σ_t exp(table_ij(s, t) / ρ_ij + c_ji(t)),     c_ji = b_j − M_ij
 
 up to a constant (Wainwright, Jaakkola and Willsky 2005). All spanning trees are equally likely; pairs with a
-variable of a single possible state are on no tree, and each connected part has a tree of its own. ρ_ij is the
+variable of a single possible state are on no tree, and each connected part has its own trees. ρ_ij is the
 effective resistance of the pair.
 
-The bound holds at any messages, converged or not. Let r_i be the probability of variable i as the root of a
-random tree, drawn uniformly, and ρ_{j|i} the probability of i as the parent of j, ρ_{i|j} + ρ_{j|i} = ρ_ij.
-Then H(y) is at most Σ_i r_i H(y_i) + Σ_ij ρ_{j|i} H(y_j | y_i), since conditioning on fewer variables can
-only add to an entropy, and log Z = E[score] + H(y) is at most E[score] plus the sum. A pair's table is
-divided between both directions in proportion to ρ_{i|j} and ρ_{j|i}, and ρ_{j|i} c_ji is moved from variable
-j to the direction from i to j. Maximising over each p(y_j | y_i) alone, then over each p(y_i), gives
+The bound holds for any messages, converged or not. Let r_i be the probability that variable i is the root of
+a random tree, and ρ_{j|i} the probability that i is the parent of j: ρ_{i|j} + ρ_{j|i} = ρ_ij. Then
+H(y) ≤ Σ_i r_i H(y_i) + Σ_ij ρ_{j|i} H(y_j | y_i), because conditioning on fewer variables cannot reduce an
+entropy, and log Z = E[score] + H(y) is at most E[score] plus the sum. The table of a pair is divided between
+both directions in proportion to ρ_{i|j} and ρ_{j|i}, and ρ_{j|i} c_ji is moved from variable j to the
+direction from i to j. Maximising over each p(y_j | y_i) separately, then over each p(y_i), gives
 
     log Z ≤ Σ_i r_i log Σ_s exp(b_i(s) + Σ_j ρ_{j|i} (A_ji(s) − M_ji(s)) / r_i),
 
-where A_ji is the next message of j, with the constant (the dual of Globerson and Jaakkola 2007).
-At a fixed point the bound is stationary and, being convex in c, the least bound for these trees.
+where A_ji is the next message of j, with the constant (dual of Globerson and Jaakkola 2007). At a fixed point
+the bound is stationary. As the bound is convex in c, it is then the smallest bound for the trees.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginals"]
 
-# Most variables of a graph: the matrix of resistances then takes 128 MiB.
+# Largest number of variables of a graph; the matrix of effective resistances then takes 128 MiB.
 MOST_VARIABLES = 4096
 # Log-potential of an impossible state: far below any score, but finite, so gradients are finite.
 EXCLUDED = -1e30
-# Largest distance from 1 of the appearance of a pair that is on every tree, by the round-off of resistances.
+# Smallest difference 1 − ρ that counts: a pair with less is on every tree, up to round-off.
 ROUND_OFF = 1e-6
 
 
@@ -59,25 +59,25 @@ def marginals(
     damping: float = 0.5,
     known: Known | None = None,
 ) -> StateMarginals:
-    """Return tree-reweighted marginals; ``log_partition`` is never below the exact value, up to rounding.
+    """Return tree-reweighted marginals; ``log_partition`` is an upper bound of the exact value.
 
-    The bound holds with and without convergence. At convergence the bound is the least for the trees, and
-    exact on a forest. ``log_partition`` is differentiable in the tables, with messages held constant; at a
-    fixed point this is the true gradient. There is no second derivative.
+    The bound holds up to rounding, with and without convergence. At convergence it is the smallest for these
+    trees, and exact on a forest. ``log_partition`` is differentiable in the tables, with messages held
+    constant, which gives the true gradient at a fixed point. There is no second derivative.
 
     Args:
         energy: graphs of tables of at most two labels; −∞ only in unaries.
         num_iters: the largest number of iterations, each an update of all messages.
-        tol: an example has converged, and no longer changes, once an undamped update would change no message,
-            a log-potential, by more than ``tol``.
-        damping: the share of the old value in a message, at least 0 and below 1; strong couplings make
-            undamped messages oscillate.
-        known: (batch, labels), a state, or NaN for a free label.
+        tol: an example has converged, and is no longer updated, once an update without damping would change
+            no message, a log-potential, by more than ``tol``.
+        damping: the share of the old value in a new message, in [0, 1). With strong couplings, messages
+            oscillate without damping.
+        known: (batch, labels), a label's known state, or NaN for a free label.
 
     Raises:
-        ValueError: NaN or +∞ in the energy, −∞ in a table of two labels, or a table of more; more than 4,096
-            variables; ``known`` of another shape or with other values; ``num_iters`` below 1; a negative
-            ``tol``; ``damping`` outside [0, 1).
+        ValueError: NaN or +∞ in the energy, −∞ in a table of two labels, or a table of more than two; more
+            than 4,096 variables; ``known`` has another shape than (batch, labels), or impossible values;
+            ``num_iters`` below 1; a negative ``tol``; ``damping`` outside [0, 1).
         RuntimeError: a gradient is differentiated again.
 
     Examples:
@@ -107,15 +107,15 @@ def marginals(
 class Graph(NamedTuple):
     """Batch of graphs of pairs, with functions on messages (batch, messages, states).
 
-    The first half of the messages goes to the first variables of the pairs, the other half to the second. An
-    axis ``rows`` has one entry if all examples have the same trees.
+    Each pair has two messages: the first half of all messages goes to the pairs' first variables, the second
+    half to the second variables. The axis ``rows`` has size 1 if all examples have the same trees.
 
     Args:
-        unary: EXCLUDED for impossible states; tables with a variable that has one possible state are added.
-        tables: of each message, by the states of the receiver and the sender; 0 for pairs without a tree.
+        unary: EXCLUDED for impossible states; includes tables with a variable of one possible state.
+        tables: for each message, by the states of receiver and sender; 0 for pairs on no tree.
         receiver, sender: the variables of each message.
-        child: the probability of the sender as the receiver's child.
-        root: the probability of a variable as a root.
+        child: the probability that the sender is the receiver's child in a random tree.
+        root: the probability that a variable is the root of a random tree.
     """
 
     unary: Float[Tensor, "batch variables states"]
@@ -127,7 +127,7 @@ class Graph(NamedTuple):
 
     @classmethod
     def of(cls, energy: FactorEnergy) -> Graph:
-        """Return the graph of one structure.
+        """Return the graphs of examples with the same structure.
 
         Raises:
             ValueError: see :func:`marginals`.
@@ -147,7 +147,7 @@ class Graph(NamedTuple):
                 "messages.mini_buckets.bounds takes them"
             )
         unary = energy.padded(energy.table[:, : structure.num_unary], -torch.inf).clamp(min=EXCLUDED)
-        # Entries of states that a variable does not have are never read, since the state is excluded.
+        # Entries beyond a variable's states can be anything, since these states are excluded.
         tables = entries.new_zeros(len(entries), len(structure.scopes), states, states)
         for number, scope in enumerate(structure.scopes):
             first, last = structure.first[structure.num_variables + number :][:2] - structure.num_unary
@@ -159,7 +159,7 @@ class Graph(NamedTuple):
         tables = torch.cat([tables, tables.mT], 1)
         several = (unary.detach() > EXCLUDED).sum(2) > 1
         coupled = several[:, receiver] & several[:, sender] & (tables.detach() != 0).any(3).any(2)
-        # The best, and only, state of a sender with one state; half of the tables of two such variables.
+        # A sender with one state adds its column to the receiver's unary; two such variables add half.
         state = unary.detach().argmax(2)[:, sender, None, None].expand(-1, -1, states, 1)
         given = tables.gather(3, state).squeeze(3) * ~coupled[..., None] * ~several[:, sender, None]
         given = given * torch.where(several[:, receiver], 1.0, 0.5).to(given.dtype)[..., None]
@@ -171,11 +171,11 @@ class Graph(NamedTuple):
 
     @property
     def appearance(self) -> Float[Tensor, "rows messages"]:
-        """Return ρ, 0 for pairs on no tree."""
+        """Return ρ for each message; 0 for pairs on no tree."""
         return self.child + _reversed(self.child)
 
     def fields(self, messages: Tensor) -> Float[Tensor, "batch variables states"]:
-        """Return the variables' log-beliefs b, up to a constant."""
+        """Return the fields b, which are the variables' log-marginals up to a constant."""
         return self.unary.index_add(1, self.receiver, self.appearance[..., None] * messages)
 
     @property
@@ -185,17 +185,17 @@ class Graph(NamedTuple):
         return self.tables / torch.where(appearance > 0, appearance, 1)[..., None, None]
 
     def answers(self, messages: Tensor, scaled: Tensor) -> Float[Tensor, "batch messages states"]:
-        """Return the senders' next messages, with the constants."""
+        """Return the next messages with their constants, not normalised."""
         cavities = self.fields(messages)[:, self.sender] - _reversed(messages)
         return (scaled + cavities[..., None, :]).logsumexp(-1)
 
     def start(self) -> Float[Tensor, "batch messages states"]:
-        """Return neutral messages."""
+        """Return messages of 0, with which the iterations start."""
         return self.tables.new_zeros(self.tables.shape[:3])
 
     @torch.no_grad()
     def fixed_point(self, settings: Settings) -> tuple[Tensor, Status]:
-        """Return the last messages."""
+        """Update the messages until convergence; return the last messages and the status."""
         kept, start, scaled = settings.damping, self.start(), self.scaled
 
         def update(flat: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class Graph(NamedTuple):
             answers = answers - answers.amax(-1, keepdim=True)
             return torch.lerp(answers, messages, kept).flatten(1)
 
-        # The tolerance is for the difference to the undamped messages.
+        # A damped update moves only this share of an undamped one, to which the tolerance refers.
         moves = 1 - kept
         limits = {"num_iters": settings.num_iters, "tol": settings.tol * moves}
         flat, status = ascent.repeat(update, start.flatten(1), **limits)
@@ -213,7 +213,7 @@ class Graph(NamedTuple):
         return flat.view_as(start), replace(status, exact=exact, residual=status.residual / moves)
 
     def upper_bound(self, messages: Tensor) -> Float[Tensor, " batch"]:
-        """Return the right-hand side of the module's inequality."""
+        """Return the upper bound of log Z in the module's docstring, for any messages."""
         news = self.child[..., None] * (self.answers(messages, self.scaled) - messages)
         moved = torch.zeros_like(self.unary).index_add(1, self.receiver, news)
         fields = self.fields(messages) + moved / self.root[..., None]
@@ -221,17 +221,17 @@ class Graph(NamedTuple):
 
 
 def _reversed(values: Tensor) -> Tensor:
-    """Return for each message the value of the message in the other direction."""
+    """Return for each message the value of the message in the opposite direction."""
     return values.roll(values.shape[1] // 2, 1)
 
 
 def _random_tree(
     weights: Float[Tensor, "rows messages"], receiver: Tensor, sender: Tensor, variables: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the probability of a message's sender as the receiver's child, and of a variable as a root.
+    """Return the probabilities that a sender is the receiver's child, and that a variable is the root.
 
-    With the pseudo-inverse L⁺ of the weights' Laplacian, ρ_{j|i} = w_ij (L⁺_jj − L⁺_ij): the path from j to a
-    root begins with i as often as a unit current from j to the root flows to i (Wilson's algorithm).
+    With the pseudo-inverse L⁺ of the weights' Laplacian, ρ_{j|i} = w_ij (L⁺_jj − L⁺_ij): the path from j to
+    the root begins with i with the same probability as a unit current from j to the root flows to i (Wilson).
     """
     place = (receiver * variables + sender).expand_as(weights)
     matrix = weights.new_zeros(len(weights), variables * variables).scatter_add(1, place, weights)

@@ -1,1 +1,1 @@
-"""Message passing, mean field, and bounds by messages."""
+"""Message passing, mean field, and bounds of the log partition by messages."""

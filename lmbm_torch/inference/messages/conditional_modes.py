@@ -1,4 +1,4 @@
-"""Iterated conditional modes: a labelling is improved by maximisation over some units given the others."""
+"""Iterated conditional modes: a labelling is improved by maximising over some units, given all others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["decode", "marginal_map"]
 
-# Least gain of a flip, in units of the summed terms' rounding error, to prevent endless flips.
+# Smallest gain for which a unit is flipped, in rounding errors of the summed terms: prevents endless flips.
 ROUND_OFF = 8.0
 
 
@@ -30,19 +30,20 @@ def decode(
     init: Shaped[Tensor, "batch visible"] | None = None,
     known: Known | None = None,
 ) -> Decoding:
-    """Return a joint mode of v and h, by maximisation over h, then over v, until both stay the same.
+    """Return a joint mode of v and h: maximise over h, then over v, and repeat until neither changes.
 
-    The greedy search for the joint MAP in belief_propagation_in_crbms_2017, section 2. The score never falls.
+    This is the greedy search of belief_propagation_in_crbms_2017, section 2. The score never falls.
 
     Args:
         energy: a bipartite energy, on any device.
         num_iters: the largest number of updates of both sides.
-        init: {0, 1}, the first visible units; by default the values that ``energy.visible`` prefers.
+        init: {0, 1}, the first visible units; by default 1 where ``energy.visible`` is positive.
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Returns:
-        The visible labels, the ``hidden`` units' states and the score. The bound gives half of every positive
-        weight to each side: it is tight only for weak couplings. ``status.converged``: a mode was reached.
+        The visible labels, the states of the ``hidden`` units, and the score. The bound gives half of a
+        positive weight to either side, and is tight only for weak couplings. ``status.converged``: a mode is
+        reached.
 
     Raises:
         ValueError: NaN or infinity in the energy; ``num_iters`` below 1; ``known`` or ``init`` of a wrong
@@ -72,15 +73,15 @@ def marginal_map(
     init: Shaped[Tensor, "batch visible"] | None = None,
     known: Known | None = None,
 ) -> Decoding:
-    """Return a mode of v with h summed out: flip one visible unit after another while −free_energy(v) grows.
+    """Return a mode of v with h summed out: flip single visible units while −free_energy(v) grows.
 
-    The objective −free_energy(v) = log Σ_h exp(score(v, h)) never falls: the routine can improve the labels
-    of another decoder and never makes them worse.
+    The objective −free_energy(v) = log Σ_h exp(score(v, h)) never falls: the routine can improve the
+    labels of any other decoder.
 
     Args:
         energy: a bipartite energy, on any device.
         num_iters: the largest number of sweeps over all visible units.
-        init: {0, 1}, the first visible units; by default the values that ``energy.visible`` prefers.
+        init: {0, 1}, the first visible units; by default 1 where ``energy.visible`` is positive.
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Returns:
@@ -99,7 +100,7 @@ def marginal_map(
 
 
 def _sweep(energy: BipartiteEnergy, visible: Tensor, free: Tensor) -> Tensor:
-    """Flip one visible unit after another if the flip gains; return the visible units."""
+    """Go through the visible units once, and flip each unit if the objective rises; return all units."""
     fields = energy.hidden_fields(visible)
     summed = softplus(fields).sum(-1)
     round_off = ROUND_OFF * torch.finfo(energy.dtype).eps
@@ -133,12 +134,12 @@ def _start(
 def _bound(
     energy: BipartiteEnergy, known: Tensor | None, hidden_value: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, " batch"]:
-    """Return a bound by v_i W_ij h_j ≤ [W_ij]_+ (v_i + h_j) / 2: the right-hand side couples no units.
+    """Return a bound by v_i W_ij h_j ≤ [W_ij]_+ (v_i + h_j) / 2, after which no units are coupled.
 
     Args:
         energy: a bipartite energy.
         known: {0, 1, NaN}; known units have their known values.
-        hidden_value: a hidden unit's term of the objective, given the field: the maximum or the log-sum.
+        hidden_value: a function from a hidden unit's field to its term of the bound: maximum or log-sum.
     """
     half = energy.coupling.clamp(min=0) / 2
     if known is None:
@@ -153,7 +154,7 @@ def _bound(
 def _decoding(
     visible: Tensor, objective: Tensor, bound: Tensor, status: Status, hidden: Tensor | None = None
 ) -> Decoding:
-    """Return the labels, with the bound raised to the objective if rounding made it smaller."""
+    """Return the decoding, with the bound raised to the objective if rounding made it smaller."""
     bound = torch.maximum(bound, objective)
     status = Status(objective == bound, status.converged, status.num_iters, bound - objective)
     return Decoding(visible.long(), objective, bound, status, hidden=hidden)

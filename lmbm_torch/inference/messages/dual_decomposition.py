@@ -1,16 +1,16 @@
-"""Marginal MAP of restricted Boltzmann machines with a bound: hidden units must agree on the visible units.
+"""Marginal MAP of restricted Boltzmann machines with a bound: one copy of the visible units per hidden unit.
 
 With fields a and c and coupling W, −free_energy(v) = Σ_i a_i v_i + Σ_j softplus(c_j + Σ_i W_ij v_i). Each
-hidden unit gets its own copy of v and a share λ_j of the visible fields, and is maximised by itself:
+hidden unit j gets its own copy of v and a share λ_j of the visible fields, and is maximised separately:
 
     Σ_j max_v [softplus(c_j + Σ_i W_ij v_i) + Σ_i λ_ij v_i] + Σ_i max(0, a_i − Σ_j λ_ij)
 
-is a bound of −free_energy for any λ. Since softplus(s) = max_q [q s + H(q)] over 0 ≤ q ≤ 1, with the entropy
-H, a best copy is {i : q W_ij + λ_ij > 0} for some q: as q grows from 0 to 1 there are at most V + 1 such
-sets, found by sorting. Steps that make the copies agree lower the bound (Komodakis, Paragios and Tziritas,
-"MRF energy minimization and beyond via dual decomposition", 2011). belief_propagation_in_crbms_2017 (section
-4.2) names a decomposition into pairs of units; parts of one hidden unit and all visible units bound at least
-as tightly.
+is an upper bound of −free_energy for any λ. Since softplus(s) = max_q [q s + H(q)] over 0 ≤ q ≤ 1, with the
+entropy H, a best copy is {i : q W_ij + λ_ij > 0} for some q. As q grows from 0 to 1, there are at most V + 1
+such sets for V visible units, found by sorting. Steps that make the copies agree lower the bound (Komodakis,
+Paragios and Tziritas, "MRF energy minimization and beyond via dual decomposition", 2011).
+belief_propagation_in_crbms_2017 (section 4.2) suggests a decomposition into pairs of units; parts of one
+hidden unit and all visible units give bounds at least as tight.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginal_map"]
 
-# Number of iterations that do not improve the bound, after which steps shrink by SHORTER: steps are
-# proportional to the gap, which overestimates the possible decrease.
+# Number of iterations without a better bound after which steps are shortened: their length is proportional to
+# the gap, which overestimates the possible decrease.
 PATIENCE = 5
+# Factor by which steps are shortened.
 SHORTER = 0.7
 
 
@@ -46,20 +47,20 @@ def marginal_map(
 ) -> Decoding:
     """Return the best labels found with the hidden units summed out, and a bound on all other labels.
 
-    The bound is minimised by subgradient descent, with Polyak's steps in proportion to the remaining gap.
-    Each iteration tries the labels that most copies have; in the end the best labels are improved by flips
+    The bound is minimised by subgradient descent, with steps in proportion to the remaining gap (Polyak).
+    Each iteration tries the labels that most copies have; finally the best labels are improved by flips
     (:func:`lmbm_torch.inference.messages.conditional_modes.marginal_map`).
 
     Args:
         energy: a bipartite energy, on any device. With V visible and H hidden units, an iteration takes time
-            in V log V · H for each open example, and some ten tensors of (examples, hidden, visible).
+            V log V · H for each unfinished example, and some ten tensors of (examples, hidden, visible).
         num_iters: the largest number of iterations.
         tol: an example ends once bound and objective differ by at most ``tol``, in nats.
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Returns:
-        Visible labels, the objective −free_energy(labels) and the least bound; ``status.residual`` is the
-        difference; ``status.exact`` and ``status.converged``: the difference is within ``tol``.
+        Visible labels, the objective −free_energy(labels) and the smallest bound; ``status.residual`` is the
+        difference; ``status.exact`` and ``status.converged`` are true if it is within ``tol``.
 
     Raises:
         ValueError: NaN or infinity in the energy; ``num_iters`` below 1; a negative ``tol``; ``known`` of
@@ -76,7 +77,7 @@ def marginal_map(
     parts, length, waited = _parts(energy, known), torch.ones_like(objective), torch.zeros_like(iterations)
     left = torch.arange(energy.batch_size, device=energy.device)
     active = torch.ones_like(left, dtype=torch.bool)
-    # Examples that are done leave the batch; on a GPU, where this check waits for the GPU, less often.
+    # Drop examples that are done; on a GPU, where this check waits for the GPU, only now and then.
     every = 1 if energy.device.type == "cpu" else ascent.CHECK_EVERY
     for iteration in range(num_iters):
         copies, copies_worth = _best_copies(parts)
@@ -109,7 +110,7 @@ def marginal_map(
 
 
 class _Parts(NamedTuple):
-    """Log-potentials of hidden and free visible units, and each hidden unit's share of the visible ones."""
+    """Problem of the free visible units: log-potentials, couplings, and the shares of the visible fields."""
 
     own: Float[Tensor, "batch visible"]
     hidden: Float[Tensor, "batch hidden"]
@@ -121,7 +122,7 @@ class _Parts(NamedTuple):
         return _Parts(*(each[rows] for each in self))
 
     def rest(self) -> Float[Tensor, " batch"]:
-        """Return the bound's last sum, over what the shares leave of the visible fields, and the constant."""
+        """Return the last sum of the bound, over the visible fields minus all shares, plus the constant."""
         return (self.own - self.shares.sum(1)).clamp(min=0).sum(-1) + self.constant
 
     def value(self, labels: Float[Tensor, "batch visible"]) -> Float[Tensor, " batch"]:
@@ -131,7 +132,7 @@ class _Parts(NamedTuple):
 
 
 def _parts(energy: BipartiteEnergy, known: Tensor | None) -> _Parts:
-    """Return the parts with equal shares; known units are absorbed into the fields and the constant."""
+    """Set up equal shares of the visible fields; known units are moved into the fields and the constant."""
     free = torch.ones_like(energy.visible) if known is None else known.isnan().to(energy.dtype)
     settled = clamp(torch.zeros_like(energy.visible), known)
     own, weight = free * energy.visible, free[:, None] * energy.coupling.mT
@@ -142,14 +143,14 @@ def _parts(energy: BipartiteEnergy, known: Tensor | None) -> _Parts:
 def _best_copies(
     parts: _Parts,
 ) -> tuple[Float[Tensor, "batch hidden visible"], Float[Tensor, "batch hidden"]]:
-    """Return argmax_v and max_v of softplus(c_j + Σ_i W_ij v_i) + Σ_i λ_ij v_i, for each hidden unit."""
+    """Return the maximum over v of softplus(c_j + Σ_i W_ij v_i) + Σ_i λ_ij v_i for each j, and the best v."""
     weight, shares = parts.weight, parts.shares
     first = (shares > 0) | ((shares == 0) & (weight > 0))
-    # Units whose q W + λ changes its sign between q = 0 and 1; if W is positive, they enter the set.
+    # Find units where q W + λ changes its sign between q = 0 and q = 1; they enter the set if W is positive.
     changes = (weight * shares < 0) & (shares.abs() < weight.abs())
     turn = torch.where(changes, shares.abs() / weight.abs(), math.inf)
     order = turn.argsort(dim=-1, stable=True)
-    # In both cases the field rises by |W|, and the objective loses |λ|.
+    # Whether a unit enters or leaves the set, the field rises by |W|, and the objective loses |λ|.
     rises = torch.where(changes, weight.abs(), 0).gather(-1, order).cumsum(-1)
     prices = torch.where(changes, shares.abs(), 0).gather(-1, order).cumsum(-1)
     field, share = parts.hidden + (weight * first).sum(-1), (shares * first).sum(-1)

@@ -20,14 +20,14 @@ from lmbm_torch.kernels.matrix_bp.choosing import Propagation
 from lmbm_torch.persistence.stored import Given, Stored
 
 Routine = Callable[..., Any]
-"""A bipartite energy and settings → BipartiteMarginals, or a Decoding."""
+"""Function of a bipartite energy and settings that returns BipartiteMarginals or a Decoding."""
 
 
 def _path(routine: Callable[..., Any]) -> str:
     return f"{routine.__module__}.{routine.__qualname__}"
 
 
-# For each routine, the function that turns its answer into labels; decoders return labels already.
+# For each routine, the function that turns its result into labels; decoders already return labels.
 _DECODERS: dict[Routine, Callable[[Routine], Callable[[BipartiteEnergy], Decoding]]] = {
     matrix_bp.marginals: lambda found: partial(marginal_modes, marginals=found),
     mean_field.marginals: lambda found: partial(marginal_modes, marginals=found),
@@ -43,9 +43,9 @@ _ROUTINES = {_path(routine): routine for routine in _DECODERS}
 class MatchedInference(Stored):
     """Routine over bipartite energies with the settings, shared by a loss and by prediction.
 
-    Approximate inference should be the same in training and in test, in method and iterations
-    (belief_propagation_in_crbms_2017, section 6): the loss calls the object, and :meth:`decode` predicts. The
-    number of iterations may change from epoch to epoch
+    Approximate inference should be the same in training and test, in method and number of iterations
+    (belief_propagation_in_crbms_2017, section 6). The loss calls the object; :meth:`decode` predicts. The
+    number of iterations may change between epochs
     (:class:`~lmbm_torch.training.callbacks.latent.IterationSchedule`).
 
     Args:
@@ -78,7 +78,7 @@ class MatchedInference(Stored):
         self.num_iters = num_iters
         self.settings = {"tol": 1e-3, **given}
         if "message_dtype" in given:
-            # As a name, since checkpoints hold only plain types.
+            # Store the type by name, because checkpoints hold only plain types.
             self.settings["message_dtype"] = str(given["message_dtype"]).removeprefix("torch.")
         found = self._resolved()
         Propagation(found.get("backend", "auto"), found.get("message_dtype")).check()
@@ -87,42 +87,42 @@ class MatchedInference(Stored):
         return self.routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
 
     def decode(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Decoding:
-        """Return labels by the routine's answer, given ``known`` labels, {0, 1} or NaN for a free label."""
+        """Return labels from the routine's result, given ``known`` labels: {0, 1}, NaN for a free label."""
         return _DECODERS[self.routine](partial(self, known=known))(energy)
 
     @property
     def is_mean_field(self) -> bool:
-        """Return whether marginals come from mean field, and not from sum-product propagation."""
+        """Return whether marginals come from mean field rather than belief propagation."""
         return self.routine is mean_field.marginals
 
     @property
     def decodes_modes(self) -> bool:
-        """Return whether labels are the modes of the routine's marginals, and not a joint or marginal MAP."""
+        """Return whether labels are the modes of marginals, rather than a joint or marginal MAP."""
         return self.routine in (mean_field.marginals, matrix_bp.marginals, scheduled_bp.marginals)
 
     def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
-        """Return the routine's marginals, or sum-product marginals of a routine without."""
+        """Return the routine's marginals, or sum-product marginals if the routine has none."""
         if self.decodes_modes:
             return self(energy, known)
         settings = {key: value for key, value in self._resolved().items() if key != "temperatures"}
         return matrix_bp.marginals(energy, num_iters=self.num_iters, known=known, **settings)
 
     def _resolved(self) -> dict[str, Any]:
-        """Return the settings as arguments of the routine."""
+        """Return the settings as keyword arguments of the routine."""
         if "message_dtype" not in self.settings:
             return self.settings
         name = self.settings["message_dtype"]
         return {**self.settings, "message_dtype": getattr(torch, name, name)}
 
     def stored_parts(self) -> dict[str, Any]:
-        """Return the routine's import path, the number of iterations and the settings in plain types."""
+        """Return the routine's import path, the number of iterations, and the settings, as plain types."""
         return {"routine": _path(self.routine), "num_iters": self.num_iters, "settings": dict(self.settings)}
 
     @classmethod
     def from_parts(
         cls, given: Given, *, routine: str, num_iters: int, settings: dict[str, Any]
     ) -> MatchedInference:
-        """Return the inference of :meth:`stored_parts`.
+        """Restore the inference that :meth:`stored_parts` describes.
 
         Raises:
             ValueError: the routine is unknown.
@@ -132,7 +132,7 @@ class MatchedInference(Stored):
         return cls(_ROUTINES[routine], num_iters, **settings)
 
     def check_match(self, trained: MatchedInference) -> bool:
-        """Return whether the inference equals ``trained``, that of the training; warn if the two differ."""
+        """Return whether the inference equals the ``trained`` one; warn if they differ."""
         own, other = self.stored_parts(), trained.stored_parts()
         matches = own == other
         if not matches:

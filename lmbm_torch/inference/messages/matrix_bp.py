@@ -1,14 +1,14 @@
 """Belief propagation on restricted Boltzmann machines; all messages of one side are computed at once.
 
 Sum-, max- and mixed-product (belief_propagation_in_crbms_2017, section 5 and Algorithm 1): in each iteration
-the hidden units answer the visible units, then the visible units answer with the new messages. Messages start
-as log-odds of 0 (probability 0.5 in the paper). The result is exact if the coupling is a forest and
-propagation has converged; a fixed point of sum-product is a stationary point of the Bethe free energy.
+the hidden units answer the visible units, then the visible units answer the new messages. Messages start as
+log-odds of 0 (probability 0.5 in the paper). The result is exact if the coupling is a forest and propagation
+has converged. A fixed point of sum-product is a stationary point of the Bethe free energy.
 
-There are compiled kernels for CPUs and for GPUs. Without them the plain reference in torch runs; it can also
-be called for differentiation through every iteration (:func:`lmbm_torch.kernels.matrix_bp.plain.propagate`).
-A second GPU kernel (:mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`) runs if a model's messages fit on
-the chip.
+Compiled kernels exist for CPUs and for GPUs. Without them, a plain implementation in torch runs, which can
+also be called for differentiation through every iteration
+(:func:`lmbm_torch.kernels.matrix_bp.plain.propagate`). A second GPU kernel
+(:mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`) runs if a model's messages fit on the chip.
 """
 
 from __future__ import annotations
@@ -52,23 +52,22 @@ def marginals(
 ) -> BipartiteMarginals:
     """Return sum-product marginals, and the Bethe approximation of the log partition.
 
-    ``log_partition`` is differentiable in the energy's tensors: at a fixed point the gradient is the beliefs,
-    so that no iteration is stored. Away from a fixed point (``status.converged`` false) the beliefs are not
-    the gradient of the returned value, but the gradient that the paper trains with.
+    ``log_partition`` is differentiable in the energy's tensors. At a fixed point the gradient consists of the
+    marginals: no iteration is stored. Away from a fixed point (``status.converged`` false) the same
+    formula is used, as in the paper's training, although it is not the gradient of the returned value.
 
     Args:
         energy: a bipartite energy in float32 or float64, on any device.
         num_iters: the largest number T of iterations.
         tol: an example has converged, and takes no more time, once an iteration changes no message to a
             visible unit by more than ``tol``, in log-odds. With 0, messages must repeat to the last bit.
-        damping: the share of the old log-odds in a message to a visible unit, at least 0 and below 1.
-            Iterations with damping are slower.
+        damping: the share of the old log-odds in a message to a visible unit, in [0, 1). Damping is slower.
         known: {0, 1, NaN}, NaN for a free visible unit; the results are conditional on the known units.
-        init: the hidden units' first probabilities, for instance ``hidden`` of an earlier result. They are
-            nearly as good a start as messages, and need one number for each unit instead of each coupling. By
-            default σ(energy.hidden), and the known units.
-        messages: the first messages, for instance of an earlier result; messages to the hidden units follow
-            from the messages to the visible units.
+        init: the hidden units' first probabilities, for instance ``hidden`` of an earlier result: nearly as
+            good a start as messages, with a number for each unit instead of each coupling. By default
+            σ(energy.hidden), given the known units.
+        messages: the first messages, for instance of an earlier result. Only the messages to the visible
+            units are read; those to the hidden units follow from them.
         keep_messages: return ``messages``, two tensors (batch, visible, hidden), which ``pairwise()`` needs.
         backend: ``"auto"``: the fastest for the energy and device. ``"plain"``: the reference in torch, on
             any device. ``"streaming"``: the compiled kernel of numba or, on GPUs, of Triton. ``"resident"``:
@@ -126,11 +125,11 @@ def max_marginals(
     backend: str = "auto",
     message_dtype: torch.dtype | None = None,
 ) -> BipartiteMarginals:
-    """Return max-product beliefs: how much better the best labelling with a unit at 1 is than with 0.
+    """Return max-product marginals: how much better the best labelling with a unit at 1 is than with 0.
 
-    ``visible`` is σ(m_1 − m_0) with m_y the largest score of any (v, h) with v_i = y: above ½ every best
-    labelling has v_i = 1 (``hidden`` likewise). ``log_partition`` is the largest score. Both are exact on a
-    forest; on other graphs they are the zero-temperature Bethe approximation.
+    ``visible`` is σ(m_1 − m_0), where m_y is the largest score of any (v, h) with v_i = y. Above ½, every
+    best labelling has v_i = 1; ``hidden`` likewise. ``log_partition`` is the largest score. Both are exact on
+    a forest; on other graphs they are the zero-temperature Bethe approximation.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments; ``known`` restricts the labellings.
@@ -163,8 +162,8 @@ def marginal_map(
 ) -> Decoding:
     """Return labels of high probability with hidden units summed out, by mixed-product BP (Equation 15).
 
-    On this graph an iteration moves every v_i at once to the best value given the others, from v = 0 on.
-    Propagation can end in a cycle of two labellings, even on a tree, and then has not converged.
+    On this graph, an iteration sets every v_i at once to the best value given the others, starting from v =
+    0. Propagation can alternate between two labellings, even on a tree, and does not converge then.
     :func:`lmbm_torch.inference.messages.conditional_modes.marginal_map` can improve the labels further.
 
     Args:
@@ -202,8 +201,8 @@ def moments(
 ) -> tuple[BipartiteMarginals, Float[Tensor, "visible hidden"]]:
     """Return :func:`marginals` and Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18).
 
-    Both together are the gradient of Σ_b ``log_partition`` with respect to the energy's tensors. The pairwise
-    beliefs of single examples are never stored; on a forest the sum is exact where the coupling is not 0.
+    Both together are the gradient of Σ_b ``log_partition`` with respect to the energy's tensors. Pairwise
+    marginals of single examples are never stored. On a forest, entries are exact where the coupling is not 0.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments.
@@ -223,14 +222,14 @@ def moments(
 def _compiled_marginals(
     problem: Problem, learnt: BipartiteEnergy, keep_messages: bool, propagation: Propagation
 ) -> BipartiteMarginals:
-    """Return the result of :func:`marginals` by PyTorch's own operators, with stored pairwise beliefs."""
+    """Return the result of :func:`marginals` in traced code, by PyTorch's own operators."""
     problem = problem._replace(keep_messages=True)
     beliefs = propagation(problem)
     assert beliefs.to_visible is not None
     result = _marginals(problem, beliefs)
     pairs = pairwise_beliefs(problem, beliefs.visible, beliefs.hidden, beliefs.to_visible)
     singles = (learnt.visible * result.visible).sum(1) + (learnt.hidden * result.hidden).sum(1)
-    # Linear in the energy's tensors with the fixed point's beliefs as factors, which are so the gradient.
+    # Linear in the energy's tensors with marginals as factors, so that marginals become the gradient.
     linear = singles + torch.einsum("bvh,vh->b", pairs, learnt.coupling)
     log_partition = linear + (result.log_partition - linear).detach()
     if not keep_messages:
@@ -280,7 +279,7 @@ def _marginals(problem: Problem, beliefs: Beliefs) -> BipartiteMarginals:
 
 
 def _is_forest(coupling: Tensor) -> bool:
-    """Return whether the non-zero weights close no cycle; False in compiled code."""
+    """Return whether the nonzero weights form no cycle; False in traced code."""
     if is_traced():
         return False
     num_visible, num_hidden = coupling.shape
@@ -291,7 +290,7 @@ def _is_forest(coupling: Tensor) -> bool:
 
 
 def _bound(energy: BipartiteEnergy, known: Tensor | None) -> Float[Tensor, " batch"]:
-    """Return a bound of −free_energy(v): the sum of all positive biases and weights, with log-sums."""
+    """Return a bound of −free_energy(v): positive biases and weights only, with log-sums of hidden units."""
     most = clamp(torch.ones_like(energy.visible), known)
     own = torch.where(energy.visible > 0, most, clamp(torch.zeros_like(most), known)) * energy.visible
     reachable = energy.hidden + most @ energy.coupling.clamp(min=0)

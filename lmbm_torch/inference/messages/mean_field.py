@@ -1,4 +1,4 @@
-"""Naive mean field: the product distribution nearest to a Boltzmann machine, by block ascent."""
+"""Naive mean field: the product distribution closest to a Boltzmann machine, by coordinate ascent."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def marginals(
 ) -> Marginals | BipartiteMarginals:
     """Return marginals of the product Π_i q_i(y_i) that maximises E[score] + entropy ≤ log Z.
 
-    Each iteration maximises over every q_i in turn (labels that are not coupled with each other at once): q_i
-    = σ(2 unary_i + 2 Σ_j pairwise_ij (2 q_j − 1)) or, for a bipartite energy, r = σ(hidden + qᵀ coupling) for
-    the hidden units, then q = σ(visible + coupling r). The bound ``log_partition`` never falls. The result
-    depends on the start, and is exact without couplings. Joint marginals are products of single ones.
+    Each iteration maximises over every q_i in turn (over uncoupled labels at once): q_i = σ(2 unary_i +
+    2 Σ_j pairwise_ij (2 q_j − 1)). For a bipartite energy, first r = σ(hidden + qᵀ coupling) for the hidden
+    units, then q = σ(visible + coupling r). The bound ``log_partition`` never falls. The result depends on
+    the start, and is exact without couplings. Joint marginals are products of the marginals.
 
     Args:
         energy: a Boltzmann machine, restricted or not, on any device; a bipartite energy's labels are the
             visible units.
         num_iters: the largest number of iterations.
         tol: an example has converged once an iteration changes no q_i by more than ``tol``.
-        init: the first q, in [0, 1]; by default σ(2 unary) or σ(visible), as without couplings.
+        init: the first q, in [0, 1]; by default σ(2 unary) or σ(visible), the marginals without couplings.
         known: {0, 1, NaN}, NaN for a free label; the bound is then for the log partition over labellings with
             the known labels.
 
@@ -91,8 +91,8 @@ def marginals(
     )
     entropy = (entr(labels) + entr(1 - labels)).sum(-1)
     if isinstance(energy, PairwiseEnergy):
-        # For independent labels, the mean score is the score of the means: it is linear in each label.
+        # A score is linear in each label, so under independent labels its mean is the score of the means.
         return Marginals(labels, energy.score(labels) + entropy, status)
-    # With the best r, the bound is the entropy of q minus the free energy of the means.
+    # With r maximised out, the bound is the entropy of q minus the free energy of the means.
     hidden = energy.hidden_given_visible(labels)
     return BipartiteMarginals(labels, hidden, entropy - energy.free_energy(labels), status)

@@ -1,19 +1,18 @@
-"""Lower and upper bounds of the log partition, as close as time and memory allow.
+"""Lower and upper bounds of the log partition that get closer with more time and memory (mini-buckets).
 
-Labels are summed out in turn, as in :mod:`~lmbm_torch.inference.graphs.elimination`. A label's bucket holds
-all terms with the label: cliques, and messages of labels that were summed out before. If a bucket joins more
-labels than a table may have, the bucket is split into parts f_r, each with a copy of the label and a message
-(Dechter and Rish, Mini-buckets: a general scheme for bounded inference, 2003). For weights w_r that sum to 1,
-Hölder's inequality says
+Labels are summed out in turn, as in :mod:`~lmbm_torch.inference.graphs.elimination`. The bucket of a label
+contains all terms with the label: cliques, and messages from labels that were summed out before. If a bucket
+joins more labels than a table may have, it is split into parts f_r, each with its own copy of the label and
+its own message (Dechter and Rish, Mini-buckets: a general scheme for bounded inference, 2003). For weights
+w_r that sum to 1, Hölder's inequality says
 
     Σ_y Π_r f_r(y) ≤ Π_r (Σ_y f_r(y)^(1/w_r))^(w_r)    where all w_r > 0,
 
 and ≥ if one weight is positive and all others are negative (Liu and Ihler, Bounding the partition function
-using Hölder's inequality, 2011). Both hold for every choice of the weights, and for every field that is moved
-from one copy of a label to another copy. Gradient steps improve weights and fields; the best bound of all
-steps is the answer. For machines with couplings of pairs only, the better of these bounds and the bounds of
-:mod:`~lmbm_torch.inference.messages.mean_field` and :mod:`~lmbm_torch.inference.graphs.tree_reweighted` is
-taken.
+using Hölder's inequality, 2011). Both hold for all weights, and for any field moved from one copy of a label
+to another. Gradient steps improve weights and fields, and the best bound of all steps is returned. For
+machines with couplings of pairs only, the result is the better of the bounds and those of
+:mod:`~lmbm_torch.inference.messages.mean_field` and :mod:`~lmbm_torch.inference.graphs.tree_reweighted`.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ NUM_STRUCTURES = 32
 
 @dataclass(frozen=True)
 class Part:
-    """Table of a label and some later labels.
+    """Part of a bucket: a table over a label and some labels that are eliminated later.
 
     Args:
         scope: the label, then the others in the order of elimination.
-        cliques: the indices of the cliques that enter the table.
+        cliques: the indices of the cliques whose terms enter the table.
         messages: the indices of earlier parts whose messages enter the table, each with the message's shape
-            along the table's axes, 1 for other labels.
+            along the table's axes, 1 for labels that the message lacks.
     """
 
     scope: tuple[int, ...]
@@ -65,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Label, and the parts of the bucket; the index of a part counts the parts of all buckets."""
+    """Terms of a label at the label's elimination, split into parts, which are numbered over all buckets."""
 
     label: int
     parts: tuple[Part, ...]
@@ -73,7 +72,7 @@ class Bucket:
 
 @dataclass
 class _Open:
-    """Part under construction."""
+    """Part of a bucket under construction."""
 
     scope: set[int]
     cliques: list[int] = field(default_factory=list)
@@ -123,7 +122,7 @@ def _split(
     sizes: tuple[int, ...],
     most: int,
 ) -> list[_Open]:
-    """Return the parts: put messages and tables, largest first, into the part that grows least."""
+    """Split a bucket: put messages and tables, largest first, into the part that grows least."""
     parts: list[_Open] = []
 
     def entries(labels: Iterable[int]) -> int:
@@ -147,12 +146,12 @@ def _split(
 
 # Largest bytes of the tables of the examples that are computed together.
 MAX_BYTES = 2**30
-# Number of copies of each table in memory: the table, sums, and copies for the gradient.
+# Number of copies of each table in memory: the table, sums of tables, and copies for the gradient.
 COPIES = 6
-# Step size of Adam, for the weights' logarithms, and for fields in units of :func:`_reach`
+# Step size of Adam for the logarithms of weights, and for fields in units of :func:`_reach`
 # (scripts/bench/log_partition_bounds.py).
 LEARNING_RATE = 0.1
-# Largest magnitude of a weight's logarithm: beyond, divisions by the weight lose too many digits.
+# Largest magnitude of a weight's logarithm: with larger ones, divisions by the weight lose too many digits.
 MOST_LOGARITHM = 10.0
 
 
@@ -163,19 +162,19 @@ def bounds(
     """Return lower ≤ log Σ_y exp(score(y)) ≤ upper, over the labellings that agree with ``known``, up to
     rounding.
 
-    Both are the log partition if the order of elimination is at most as wide as ``width``. With the smallest
+    Both equal the log partition if the order of elimination is no wider than ``width``. With the smallest
     width, the upper bound approaches that of tree-reweighted belief propagation. For a graph of tables, mean
-    field gives a further lower bound, and the only one if there are log-potentials of −∞.
+    field gives another lower bound, which is the only one if there are log-potentials of −∞.
 
     Args:
         energy: a Boltzmann machine or graphs of tables, on any device.
         known: {0, 1, NaN}, for a graph of tables a state or NaN; NaN for a free label.
-        width: tables have at most 2^(width + 1) entries, or as many as the largest given table. With a larger
-            width, the gap is smaller; time and memory grow as 2^width.
+        width: the limit of table sizes: at most 2^(width + 1) entries, or as many as the largest given table.
+            A larger width gives closer bounds; time and memory grow as 2^width.
         num_iters: the number of gradient steps; the first has equal weights.
 
     Returns:
-        The bounds, without a gradient; ``status.exact``: no bucket was split.
+        The bounds, without a gradient; ``status.exact`` is true if no bucket was split.
 
     Raises:
         ValueError: NaN or infinity in the energy, couplings that differ by direction; ``known`` of another
@@ -187,7 +186,7 @@ def bounds(
     energy.check_values()
     if not isinstance(energy, FactorEnergy):
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
-    # In double precision, since tables in single precision would be rounded once more.
+    # In double precision, because single precision would round the tables once more.
     machine = energy.to(torch.float64)
     with torch.inference_mode(False):
         first = to_factors(machine.select(slice(0, 1))).examples()[0]
@@ -217,7 +216,7 @@ def bounds(
 def _of_rows(energy: Bounded, known: Tensor | None, width: int, num_iters: int) -> list[Tensor]:
     """Return the lower and upper bounds of some examples, and whether buckets were split."""
     graphs = to_factors(energy)
-    # Packed graphs of some examples may have fewer labels than the batch.
+    # If graphs are packed, a subset of the examples may have fewer labels than the batch.
     parts = parts_of(graphs, None if known is None else known[:, : graphs.num_labels])
     found = [_of_graph(part.energy, width, num_iters) for part in parts]
     return [in_rows(parts, each) for each in zip(*found, strict=True)]
@@ -230,21 +229,21 @@ def _of_graph(energy: FactorEnergy, width: int, num_iters: int) -> tuple[Tensor,
     upper = torch.cat([_tightened(each, 1, num_iters) for each in problem.pieces()])
     if not problem.is_split:
         return upper, upper, splits
-    # The reversed inequality divides by negative weights, which is impossible with −∞.
+    # No lower bound by elimination: the reversed inequality cannot divide −∞ by negative weights.
     if bool((problem.table == -torch.inf).any()):
         return torch.full_like(upper, -torch.inf), upper, splits
     return torch.cat([_tightened(each, -1, num_iters) for each in problem.pieces()]), upper, splits
 
 
 def _rounded_towards(values: Tensor, side: int, dtype: torch.dtype) -> Tensor:
-    """Return values in another precision, rounded up for ``side`` 1 and down for −1."""
+    """Convert values to another precision, rounding up for ``side`` 1 and down for ``side`` −1."""
     rounded = values.to(dtype)
     crossed = (values - rounded.double()) * side > 0
     return torch.where(crossed, rounded.nextafter(torch.full_like(rounded, side * math.inf)), rounded)
 
 
 class _Problem(NamedTuple):
-    """Graph of tables for the elimination, in double precision.
+    """Graph of tables with the buckets, in double precision.
 
     Args:
         buckets: the buckets in the order of elimination.
@@ -252,7 +251,7 @@ class _Problem(NamedTuple):
         scopes: the labels of each table, unaries first.
         first: the index of each table's first entry, and the number of all entries.
         table: (batch, entries), 0 for excluded states.
-        excluded: for each label a mask (batch, states) of the states with −∞ in the unary; or empty.
+        excluded: for each label a mask (batch, states) of states with −∞ in the unary, or empty.
     """
 
     buckets: tuple[Bucket, ...]
@@ -264,8 +263,8 @@ class _Problem(NamedTuple):
 
     @classmethod
     def of(cls, energy: FactorEnergy, width: int) -> _Problem:
-        """Return the problem; raise ValueError if its tables do not fit into memory."""
-        # Impossible states are kept, so an example has the same buckets alone and in a batch.
+        """Set up the buckets of a graph; raise ValueError if the tables do not fit into memory."""
+        # Keep impossible states, so that an example has the same buckets alone and in a batch.
         graph = energy.without_constants()
         structure = graph.structure
         sizes, scopes = structure.num_states, structure.every_scope
@@ -304,7 +303,7 @@ class _Problem(NamedTuple):
         return [self._replace(table=t, excluded=out) for t, out in zip(tables, each, strict=True)]
 
     def tables(self) -> list[Tensor]:
-        """Return the log-potentials of each part, (batch, states, …)."""
+        """Return the log-potentials of each part, (batch, states of the labels …)."""
         return [self._joined(part) for bucket in self.buckets for part in bucket.parts]
 
     def _joined(self, part: Part) -> Tensor:
@@ -319,7 +318,7 @@ class _Problem(NamedTuple):
 
 
 def _tightened(problem: _Problem, sign: int, num_iters: int) -> Float[Tensor, " batch"]:
-    """Make ``num_iters`` steps; return the best upper bound for ``sign`` 1, the best lower one for −1."""
+    """Make ``num_iters`` gradient steps; return the best upper (``sign`` 1) or lower (−1) bound."""
     tables = problem.tables()
     if not problem.is_split:
         return _eliminate(problem, tables, {}, {})
@@ -351,7 +350,7 @@ def _tightened(problem: _Problem, sign: int, num_iters: int) -> Float[Tensor, " 
 
 
 def _reach(problem: _Problem) -> Float[Tensor, " batch"]:
-    """Return half the range of the tables, as a mean over labels: the unit of moved fields."""
+    """Return half the sum of the tables' ranges, divided by the number of labels: a unit of fields."""
     total = torch.zeros_like(problem.table[:, 0])
     for first, last in pairwise(problem.first):
         table = problem.table[:, first:last]
@@ -361,13 +360,13 @@ def _reach(problem: _Problem) -> Float[Tensor, " batch"]:
 
 
 def _over(table: Tensor, share: Tensor) -> Tensor:
-    """Return table / share; −∞ stays −∞ for any share, without a gradient."""
+    """Return table / share, where −∞ stays −∞ for any share, without a gradient."""
     out = table == -torch.inf
     return (table.masked_fill(out, 0) / share).masked_fill(out, -torch.inf)
 
 
 def _log_sum(table: Tensor) -> Tensor:
-    """Return log Σ exp over axis 1; without a finite entry −∞, with gradients of 0."""
+    """Return log Σ exp over axis 1; if all entries are −∞, the result is −∞ with gradients of 0."""
     largest = table.detach().amax(1, keepdim=True)
     largest = largest.masked_fill(largest == -torch.inf, 0)
     total = (table - largest).exp().sum(1)
@@ -381,7 +380,7 @@ def _times(share: Tensor, message: Tensor) -> Tensor:
 
 
 def _weights(logarithms: Float[Tensor, "batch parts"], sign: int) -> Float[Tensor, "batch parts"]:
-    """Return weights that sum to 1: all positive, or for a lower bound only the first positive."""
+    """Return weights that sum to 1: all positive for an upper bound, only the first for a lower bound."""
     bounded = logarithms.clamp(-MOST_LOGARITHM, MOST_LOGARITHM)
     if sign > 0:
         return bounded.softmax(1)
@@ -392,7 +391,7 @@ def _weights(logarithms: Float[Tensor, "batch parts"], sign: int) -> Float[Tenso
 def _eliminate(
     problem: _Problem, tables: list[Tensor], weights: dict[int, Tensor], fields: dict[int, Tensor]
 ) -> Float[Tensor, " batch"]:
-    """Return the bound: the sum over all labels, in which each part has a weight and a moved field."""
+    """Return the bound by eliminating all labels, given the weights and the moved fields of the parts."""
     messages: list[Tensor] = []
     total = torch.zeros_like(problem.table[:, 0])
     for bucket in problem.buckets:

@@ -1,8 +1,8 @@
 """Labels from marginals: the likelier value of each visible unit, or the labelling with the most expected
-right labels.
+right labels under rules.
 
-The expected number of right labels is Σ_i P(y_i = ŷ_i), which is linear in ŷ however labels depend on each
-other. Marginals stay fixed: if a search fixes a label, the marginals of other labels do not change.
+The expected number of right labels is Σ_i P(y_i = ŷ_i), a linear function of ŷ even if labels depend on each
+other. Marginals stay the same if a search fixes other labels.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def joint_modes(
     *,
     max_marginals: Callable[[BipartiteEnergy], BipartiteMarginals] = matrix_bp.max_marginals,
 ) -> Decoding:
-    """Return v_i = [max-marginal of v_i = 1 is above ½]; if exact, this is part of the joint MAP.
+    """Return v_i = [max-marginal of v_i = 1 is above ½], part of the joint MAP if propagation is exact.
 
     Args:
         energy: a bipartite energy.
@@ -67,7 +67,7 @@ def joint_modes(
     labels = (found.visible > 0.5).long()
     hidden = (energy.hidden_fields(labels) > 0).long()
     score = energy.score(labels, hidden)
-    # With a tolerance for rounding. At ties the units' choices may not fit together: compare the score.
+    # Compare the score, with a tolerance for rounding: at ties, the units' choices may not fit together.
     least = found.log_partition - 1e3 * torch.finfo(score.dtype).eps * (1 + found.log_partition.abs())
     exact = found.status.exact & (score >= least)
     bound = torch.where(exact, score, torch.inf)
@@ -86,14 +86,14 @@ def decode(
     """Return argmax_ŷ Σ_i P(y_i = ŷ_i) over the labellings that obey all rules, or the ``top_k`` best.
 
     Args:
-        marginals: the marginals of binary labels, conditional on any evidence.
-        known: {0, 1, NaN}, fixed labels, NaN for a label to decode.
+        marginals: the marginals of binary labels, conditional on what is known.
+        known: {0, 1, NaN}, the values of known labels, NaN for a label to decode.
         top_k: the number of labellings to return, best first.
         constraints: rules over the labels.
 
     Returns:
-        Labels whose objective is the expected number of right labels under these marginals, with the bound of
-        the search. ``status.exact``: marginals and search are exact; ``status.num_iters`` is that of the
+        Labels whose objective is the expected number of right labels under the marginals, with the search's
+        bound. ``status.exact`` is true if marginals and search are exact; ``status.num_iters`` comes from the
         marginals.
 
     Raises:
@@ -103,7 +103,7 @@ def decode(
     """
     probability = marginals.labels.double()
     batch_size, num_labels = probability.shape
-    # Fields are half log-odds: so the log-probability is Σ_i ŷ_i (2 P(y_i = 1) − 1) plus a constant.
+    # Choose fields whose score is Σ_i ŷ_i (2 P(y_i = 1) − 1) plus a constant, as fields are half log-odds.
     fields = probability - 0.5
     no_parents = torch.zeros(num_labels, num_labels, dtype=fields.dtype, device=fields.device)
     independent = DirectedEnergy(fields, no_parents, torch.arange(num_labels, device=fields.device))
@@ -128,5 +128,5 @@ def decode(
 
 
 def _expected_right(probability: Tensor, labels: Tensor) -> Tensor:
-    """Return Σ_i P(y_i = ŷ_i), (batch, labellings), for labellings (batch, labellings, labels)."""
+    """Return the expected number of right labels Σ_i P(y_i = ŷ_i) of each labelling, (batch, labellings)."""
     return torch.where(labels == 1, probability[:, None], 1 - probability[:, None]).sum(-1)

@@ -1,8 +1,8 @@
-"""Belief propagation on restricted Boltzmann machines in other orders, and annealed mixed products.
+"""Belief propagation on restricted Boltzmann machines, one hidden unit at a time, or annealed.
 
-Reference routines in torch for small models: :mod:`~lmbm_torch.inference.messages.matrix_bp` sends all
-messages of a side at once, these routines one hidden unit's at a time. Sequential and residual schedules need
-fewer updates and converge more often; annealing keeps mixed-product propagation out of cycles.
+These are reference routines in torch for small models; :mod:`~lmbm_torch.inference.messages.matrix_bp` sends
+all messages of a side at once. Sequential and residual schedules need fewer updates and converge more often.
+Annealing keeps mixed-product propagation out of cycles.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ def marginals(
     tol: float = 1e-6,
     known: Known | None = None,
 ) -> BipartiteMarginals:
-    """Return sum-product marginals with the hidden units updated one by one.
+    """Return sum-product marginals, updating the hidden units in turn.
 
     Fixed points are the same as for :func:`matrix_bp.marginals
     <lmbm_torch.inference.messages.matrix_bp.marginals>`.
 
     Args:
         energy: a bipartite energy in float32 or float64, on any device.
-        schedule: ``"sequential"``, hidden units in turn; or ``"residual"``, in each example the hidden unit
+        schedule: ``"sequential"``: hidden units in turn; ``"residual"``: in each example the hidden unit
             whose messages would change most (Elidan et al. 2006).
-        num_iters: the largest number of iterations, each of as many updates as hidden units.
-        tol: propagation ends after an iteration that changes no message by more than ``tol``, in log-odds.
+        num_iters: the largest number of iterations, each with as many updates as hidden units.
+        tol: the largest change of a message, in log-odds, in an iteration after which propagation ends.
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Raises:
         ValueError: NaN or infinity in the energy, an unknown schedule, ``num_iters`` below 1, a negative
-            ``tol``, ``known`` of another shape or with other values.
+            ``tol``, ``known`` of another shape than (batch, visible), or with impossible values.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule: expected one of {SCHEDULES}, got {schedule!r}")
@@ -59,7 +59,7 @@ def marginals(
     model = _Model.of(energy, known)
     sent = torch.zeros_like(model.visible * energy.coupling)
     iters = _propagated(model, sent, 1.0, num_iters, tol, schedule)
-    # One more iteration of all messages gives their distance from a fixed point, and the values.
+    # Update all messages once more, for their distance from a fixed point, and for the results.
     found = matrix_bp.marginals(
         energy, num_iters=1, tol=tol, known=known, messages=_messages(model, sent), backend="plain"
     )
@@ -79,11 +79,12 @@ def marginal_map(
 ) -> Decoding:
     """Return labels of high probability with hidden units summed out, by annealed mixed-product propagation.
 
-    Temperature 1 is sum-product. At lower temperatures the entropy of the visible units counts less, until
-    their beliefs are labels (Liu and Ihler 2013: belief^{1/T} at visible units). The last messages are the
-    start of the propagation at temperature 0, :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map`.
-    On random models of 18 to 22 units with strong couplings, the best labels are found for 94 % of the
-    examples; with temperature 0 only, for 72 %; with temperature 1 and then 0, for 89 %.
+    At temperature 1 this is sum-product. At lower temperatures the entropy of the visible units has less
+    weight, until their marginals are 0 or 1 (Liu and Ihler 2013: belief^{1/T} at visible units). The last
+    messages start the propagation at temperature 0,
+    :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map`. On random models of 18 to 22 units with
+    strong couplings, the best labels are found for 94 % of the examples; with temperature 0 only, for 72 %;
+    with temperature 1 and then 0, for 89 %.
 
     Args:
         energy: a bipartite energy in float32 or float64, on any device.
@@ -93,7 +94,7 @@ def marginal_map(
 
     Raises:
         ValueError: NaN or infinity in the energy, a temperature that is not above 0, ``num_iters`` below 1, a
-            negative ``tol``, ``known`` of another shape or with other values.
+            negative ``tol``, ``known`` of another shape than (batch, visible), or with impossible values.
     """
     check_count("num_iters", num_iters)
     check_not_negative("tol", tol)
@@ -107,10 +108,10 @@ def marginal_map(
 
 
 class _Model(NamedTuple):
-    """An energy's log-potentials, (batch, visible, hidden) or with one of these axes of length 1.
+    """Log-potentials of an energy, (batch, visible, hidden) or with one of the axes of length 1.
 
     Args:
-        known: what visible units of known value tell the hidden units, NaN for free units.
+        known: the messages from known visible units to the hidden units; NaN for free units.
     """
 
     visible: Tensor
@@ -129,7 +130,7 @@ class _Model(NamedTuple):
         )
 
     def of_units(self, units: Tensor) -> _Model:
-        """Return the part of one hidden unit for each example."""
+        """Return the part of the model that belongs to one hidden unit of each example."""
         index = units[:, None, None]
         parts = [
             each.gather(2, index.expand(-1, each.shape[1], 1))
@@ -138,7 +139,7 @@ class _Model(NamedTuple):
         return _Model(self.visible, *parts)
 
     def told(self, beliefs: Tensor, sent: Tensor) -> Tensor:
-        """Return the messages to the hidden units, for the visible units' log-odds."""
+        """Return the messages to the hidden units, given the visible units' log-odds ``beliefs``."""
         cavity = beliefs - sent
         told = softplus(cavity + self.coupling) - softplus(cavity)
         return torch.where(self.known.isnan(), told, self.known)
@@ -152,7 +153,7 @@ def _propagated(
     tol: float,
     schedule: str,
 ) -> int:
-    """Update ``sent``, the messages to the visible units, in place; return the number of iterations."""
+    """Update the messages ``sent`` to the visible units in place; return the number of iterations."""
     examples, num_hidden = torch.arange(len(sent), device=sent.device), sent.shape[2]
     for made in range(1, num_iters + 1):
         change = 0.0
@@ -176,7 +177,7 @@ def _answers(
     temperature: float,
     units: Tensor | None = None,
 ) -> Float[Tensor, "batch visible *hidden"]:
-    """Return new messages to the visible units, from all hidden units or from one of each example."""
+    """Return new messages to the visible units, from all hidden units or from one hidden unit per example."""
     beliefs = (model.visible + sent.sum(2, keepdim=True)) / temperature
     if units is not None:
         model, sent = model.of_units(units), sent.gather(2, units[:, None, None].expand(-1, sent.shape[1], 1))

@@ -1,11 +1,11 @@
-"""MAP decoding of Boltzmann machines and graphs of tables by toulbar2: the extra ``wcsp``.
+"""MAP decoding of Boltzmann machines and graphs of tables by the solver toulbar2 (extra ``wcsp``).
 
-A cost function network has whole numbers as costs: weights have nine decimals of the largest weight, and
-proofs hold up to the rounding. The solver runs on the CPU, in a separate process: a call ends at a limit of
-wall time and by Ctrl-C, and calls of several threads run in parallel. Compiled code without pause would
-delay every signal in the same process. The first call starts the process, which then waits for further
-calls and ends with the caller. The process is new, not a fork: threads and locks are not inherited. Arrays
-are exchanged as bytes.
+toulbar2 minimises a cost function network with whole numbers as costs: weights are rounded to nine decimals
+of the largest weight, and optima are proven up to the rounding. The solver runs on the CPU in a separate
+process, because compiled code would delay every signal in the caller's process. A call ends at a limit of
+wall time or by Ctrl-C, and calls of several threads run in parallel. The first call starts the process, which
+then waits for further calls and ends with the caller. The process is started anew, not forked: no threads
+or locks are inherited. Arrays are sent as bytes.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ from lmbm_torch.shapes import Known
 
 __all__ = ["decode"]
 
-# Seconds for the start of a solver: imports from a slow disk.
+# Most seconds that a new solver process may take to start: imports from a slow disk are slow.
 START = 120.0
-# Seconds for the last answer after the signal to end, and between two signals.
+# Seconds to wait for the best answer so far after the signal to end.
 GRACE = 0.5
+# Seconds between two such signals: a signal is lost before the solver listens.
 AGAIN = 0.05
 
 
 class SolverProcess:
-    """Process of a file that answers arrays by an array, such as
-    :mod:`lmbm_torch.inference.relaxations.toulbar2`.
+    """Process that runs a Python file and answers each list of arrays by one array.
 
-    The first problem starts the process, which answers further problems, and ends after a missing answer.
+    The file is for example :mod:`lmbm_torch.inference.relaxations.toulbar2`. The first problem starts the
+    process, which also answers later problems. If an answer is missing, the process is ended.
 
     Args:
         file: the Python file to run.
-        arguments: after the descriptor of the connection.
+        arguments: the file's command-line arguments after the first, the descriptor of the connection.
     """
 
     def __init__(self, file: Path, *arguments: str) -> None:
@@ -58,11 +59,11 @@ class SolverProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def answer(self, problem: Sequence[np.ndarray], seconds: float | None) -> np.ndarray | None:
-        """Return the float64 array that answers the arrays of ``problem``, or None without an answer.
+        """Send the arrays of ``problem`` to the process, and return the answer, or None if none came in time.
 
         Args:
-            problem: float64 arrays.
-            seconds: of wall time, after which the solver is told to end with the best answer so far.
+            problem: arrays, sent as float64.
+            seconds: wall time after which the solver is told to end with the best answer so far.
 
         Raises:
             RuntimeError: the process does not start, or ended unexpectedly.
@@ -95,7 +96,7 @@ class SolverProcess:
         self.close()
         self._connection, theirs = Pipe()
         with theirs:
-            # -P: a module in the folder of the file must not replace a module of Python.
+            # -P: without this option, a module next to the file could replace a module of Python.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(self._file), str(theirs.fileno()), *self._arguments],
                 pass_fds=(theirs.fileno(),),
@@ -108,7 +109,7 @@ class SolverProcess:
         self._connection.recv_bytes()
 
     def _told_to_end(self) -> bool:
-        """Return whether an answer came after the signal, which is lost before the solver listens."""
+        """Signal the process to end; return whether an answer came within ``GRACE`` seconds."""
         assert self._process is not None
         end = monotonic() + GRACE
         while monotonic() < end:
@@ -122,9 +123,9 @@ if find_spec("pytoulbar2") is None:
     raise ImportError('cost_function_network needs the solver toulbar2: pip install "lmbm-torch[wcsp]"')
 
 
-# Decimals of the costs in toulbar2, relative to the largest weight.
+# Decimals to which toulbar2 rounds costs, after division by the largest weight.
 DECIMALS = 9
-# Relative difference of bound and score, by the rounding of all costs, that counts as a proof.
+# Largest gap of bound and score, relative to the score, for a proven answer: costs are rounded.
 PROOF = 1e-6
 WORKER = Path(__file__).with_name("toulbar2.py")
 
@@ -136,25 +137,25 @@ def decode(
     known: Known | None = None,
     time_limit: float | None = None,
 ) -> Decoding:
-    """Return argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search
-    tree.
+    """Return argmax_y score(y), the MAP labelling, by an exact search with a time limit.
 
-    An example at the limit has ``status.converged`` false, the best labelling so far, improved by single
-    flips, and the best bound. Without any labelling so far, both come from dual ascent. Proofs hold up to a
-    millionth of the score.
+    The objective is the score; ``nodes`` is the number of nodes of the search tree. At the time limit,
+    ``status.converged`` is false, and the answer is the best labelling so far, improved by flips of
+    single labels, with the best bound. If the solver has found no labelling by then, labelling and bound come
+    from dual ascent. Proofs hold up to a millionth of the score.
 
     Args:
         energy: a Boltzmann machine, or graphs of tables.
-        known: {0, 1, NaN}, of graphs a state or NaN, NaN for a free label; only labellings that agree
-            compete.
+        known: the known labels, NaN for a free label: 0 or 1, or a state of a graph's label. The search
+            considers only labellings with the known values.
         time_limit: the number of seconds of wall time for an example, exceeded by at most half a second.
-            Results then depend on the computer.
+            Results then depend on the computer's speed.
 
     Raises:
-        ValueError: NaN or infinity in the energy, except for −∞ in graphs, or couplings that are not
-            symmetric; ``known`` of another shape or with other values; a graph without an allowed labelling;
-            a time limit that is not a finite number above 0.
-        RuntimeError: the solver's process does not start, or ended unexpectedly, for example without
+        ValueError: the energy contains NaN or infinity (except for −∞ in graphs), or couplings that are not
+            symmetric; ``known`` has another shape than (batch, labels), or impossible values; a graph has no
+            allowed labelling; the time limit is not a finite number above 0.
+        RuntimeError: the solver's process does not start, or ended unexpectedly, for example for lack of
             memory.
     """
     if time_limit is not None:
@@ -166,7 +167,7 @@ def decode(
 
 
 def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
-    """Solve a graph, or ascend the dual if the solver has found no labelling."""
+    """Solve a graph; if the solver has found no labelling, fall back to dual ascent."""
     graph, tables = example.graph, np.concatenate([example.unary, example.entries])
     variables = len(graph.states)
     scale = float(np.abs(tables[np.isfinite(tables)]).max(initial=0.0)) or 1.0
@@ -178,7 +179,7 @@ def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
         found = dual_ascent.searched(example, 1000, dual_ascent.ROOT_GAIN, 1)
         return found._replace(converged=False)
     least, loss, nodes, labels = answer[0], answer[1], int(answer[2]), answer[3:].astype(np.int64)
-    # Rounding changes each cost by at most one unit in the last decimal place.
+    # Rounding changes each cost by at most one unit in the last decimal place: lower the bound accordingly.
     bound = example.constant - scale * (least - len(orders) * 10.0**-DECIMALS)
     sweeps().improved(graph, example.unary, example.entries, labels)
     score = example.constant + sweeps().score_of(graph, example.unary, example.entries, labels)
@@ -187,7 +188,7 @@ def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
 
 @contextmanager
 def _solver() -> Iterator[SolverProcess]:
-    """Yield a free process: a waiting process, or a new process."""
+    """Yield a solver process that is not in use: a waiting process, or else a new process."""
     waiting = _waiting(os.getpid())
     solver = waiting.pop() if waiting else SolverProcess(WORKER, str(DECIMALS))
     try:
@@ -198,7 +199,7 @@ def _solver() -> Iterator[SolverProcess]:
 
 @cache
 def _waiting(process: int) -> list[SolverProcess]:
-    """Return the waiting solvers of this process; inherited solvers of a fork belong to the parent."""
+    """Return the waiting solvers of the process with this id; solvers that a fork inherits are not used."""
     return []
 
 

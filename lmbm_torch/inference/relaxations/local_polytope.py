@@ -1,16 +1,16 @@
-"""Local polytope: the programme of decoders of Boltzmann machines, with or without integrality.
+"""Local polytope: the linear programme that decoders of Boltzmann machines solve, relaxed or with integers.
 
-With spins s_i = 2 y_i − 1 a clique's parity is a polynomial of {0, 1} labels,
+With spins s_i = 2 y_i − 1, the parity of a clique c (the product of the spins) is a polynomial of the labels,
 
     Π_{i ∈ c} s_i = Σ_{S ⊆ c} (−1)^{|c| − |S|} 2^{|S|} Π_{i ∈ S} y_i
 
-The variables are y_i in [0, 1] for each label, a product z_S of the labels in S for each two or more labels
-in a term of these parities (:class:`Parities`) and, for hinge losses, a loss ξ_i ≥ 0 for each label. The
-constraints z_S ≥ 0, z_S ≤ y_i for each i in S and Σ_i y_i − z_S ≤ |S| − 1 say that z_S is the product for
-integer y, and else, of pairs, that y and z are marginals of one distribution for each pair; for larger
-products the constraints say less, and differ for the opposite labels. If the coefficient of z_S is positive,
-a larger z_S is better in every respect and z_S ≤ y_i suffices; if negative, the other two constraints
-suffice. Only the necessary constraints are set up, in half the time for scores of pairs.
+The variables are: y_i in [0, 1] for each label; a product z_S for each set S of two or more labels in a term
+of the parities (:class:`Parities`); for hinge losses, a loss ξ_i ≥ 0 for each label. The constraints
+z_S ≥ 0, z_S ≤ y_i for each i in S, and Σ_i y_i − z_S ≤ |S| − 1 make z_S the product if y is integer. For
+fractional y and pairs S, the constraints say that y_i, y_j and z_ij are marginals of one distribution; for
+larger S they are weaker, and change if labels are negated. If z_S has a positive coefficient, a larger z_S
+is always better, and z_S ≤ y_i suffices; if negative, the other two constraints suffice. Only necessary
+constraints are set up, which halves the time for scores of pairs.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
 from lmbm_torch.inference.trees.log_tables import Machine
 
-# Labels of a clique, whose parity has a product for each subset: 4,083 for 12 labels.
+# Largest number of labels in a clique: a parity needs a product for each subset, 4,083 for 12 labels.
 MOST_LABELS = 12
 
 
 @dataclass(frozen=True)
 class Parities:
-    """Cliques of a batch, each set of labels once, and the terms of the cliques' parities.
+    """Distinct cliques of a batch, and the terms of the cliques' parities.
+
+    The first cliques are the single labels, followed by larger cliques, each set of labels once.
 
     Args:
         num_labels: K.
-        products: (products, order of the largest clique), the labels of each product of two or more, filled
+        products: (products, labels of the largest clique), the labels of each product of two or more, filled
             up with −1; products of two labels come first.
-        member: of each pair of a clique and a label in the clique, the label; ``of_clique`` the clique.
-        sign: of each clique the constant term of the parity. Each label comes first, as a clique of one
-            label.
-        clique, variable, factor: of each other term of a parity; a variable is a label or, from
-            ``num_labels`` on, a product.
-        place: of each of a clique energy's weights, the clique; None for a pairwise energy.
+        member, of_clique: for each pair of a clique and a label in the clique, the label and the clique.
+        sign: for each clique, the constant term of the parity, 1 or −1.
+        clique, variable, factor: for each other term of a parity, the clique, the variable (a label or, from
+            ``num_labels`` on, a product) and the coefficient.
+        place: for each weight of a clique energy, the clique; None for a pairwise energy.
     """
 
     num_labels: int
@@ -59,7 +60,7 @@ class Parities:
 
     @classmethod
     def of(cls, energy: Machine) -> Parities:
-        """Return the parities of a batch; pairs are coupled if coupled for some example.
+        """Return the cliques and parities of a batch, with every pair that is coupled in some example.
 
         Raises:
             ValueError: a clique of more than ``MOST_LABELS`` labels.
@@ -73,7 +74,7 @@ class Parities:
         sizes = np.cumsum([0, *map(len, groups)])
         cliques = [begin + np.arange(len(group)) for begin, group in zip(sizes, groups, strict=False)]
         orders = [group.shape[1] for group in groups]
-        # By the number of labels in a product: the cliques, the products' labels and their factors.
+        # For each number of labels in a product: cliques, the labels of the products, and coefficient.
         terms: dict[int, list[tuple[np.ndarray, np.ndarray, float]]] = {}
         for own, group, order in zip(cliques, groups, orders, strict=True):
             for size in range(1, order + 1):
@@ -104,7 +105,7 @@ class Parities:
         )
 
     def weights(self, energy: Machine) -> Iterator[np.ndarray]:
-        """Yield each example's weight of every clique."""
+        """Yield, for each example, the weights of all cliques."""
         if isinstance(energy, PairwiseEnergy):
             first, second = self.products.T[:2]
             couplings = energy.pairwise.numpy()[..., first, second]
@@ -119,16 +120,16 @@ class Parities:
 
     @property
     def num_variables(self) -> int:
-        """Return the number of labels and products."""
+        """Return the number of variables, which are labels and products."""
         return self.num_labels + len(self.products)
 
     def coefficients(self, weights: np.ndarray) -> np.ndarray:
-        """Return the coefficients of each variable in the score, (variables,)."""
+        """Return the coefficient of each variable in the score, (variables,), given the cliques' weights."""
         return np.bincount(self.variable, self.factor * weights[self.clique], minlength=self.num_variables)
 
 
 def _groups(energy: CliqueEnergy, labels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the cliques by the number of labels, and the place of each of the energy's cliques."""
+    """Return the distinct cliques grouped by size, and for each of the energy's cliques its number there."""
     orders = np.array([len(clique) for clique in energy.cliques], dtype=np.int64)
     if (orders > MOST_LABELS).any():
         raise ValueError(f"cliques: expected at most {MOST_LABELS} labels in each, got {orders.max()}")
@@ -146,17 +147,17 @@ def _groups(energy: CliqueEnergy, labels: np.ndarray) -> tuple[list[np.ndarray],
     return groups, place
 
 
-# Slack of a row, in units of the largest weight: HiGHS drops coefficients below 1e-9, hundreds in a row.
+# Amount by which upper bounds of losses are raised: HiGHS drops coefficients below 1e-9, hundreds in a row.
 ROUND_OFF = 1e-6
 
 
 class Programme(NamedTuple):
-    """Minimise cost·x + offset over the polytope's x with matrix x ≤ upper and least ≤ x ≤ most.
+    """Linear programme of an example: minimise cost·x + offset with matrix x ≤ upper and least ≤ x ≤ most.
 
     Args:
-        values: of the matrix, by columns.
-        scale: the worth of one unit of the objective: weights are divided by the largest weight, so the
-            tolerances of a solver mean the same for all energies.
+        values: the nonzero entries of the matrix, column by column.
+        scale: the largest weight, by which all weights were divided: a solver's tolerances mean the
+            same for all energies; an objective times ``scale`` is in the original unit.
     """
 
     cost: np.ndarray
@@ -168,22 +169,22 @@ class Programme(NamedTuple):
     scale: float
 
     def in_full(self, bound: float) -> float:
-        """Return a bound of cost·x in the original scale of the weights, with the offset."""
+        """Convert a lower bound of cost·x to the original scale of the weights, with the offset."""
         return self.scale * (self.offset + bound)
 
     def least_within_bounds(self, cost: np.ndarray) -> float:
-        """Return the least cost·x for least ≤ x ≤ most alone, without the other constraints."""
+        """Return the least cost·x for least ≤ x ≤ most, ignoring all other constraints."""
         return float(cost @ np.where(cost > 0, self.least, self.most))
 
 
 @dataclass(frozen=True)
 class Margins:
-    """Terms of the labels' margins m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j, without constant terms.
+    """Coefficients of the margins m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j, without constant terms.
 
     Args:
-        label, variable: for each term, the label of the margin, and the multiplied variable.
-        term, clique, factor: for each pair of a label and a term of a clique with the label, the number of
-            the term, the clique, and the factor of the term in the parity.
+        label, variable: for each term of a margin, the label that has the margin, and the variable.
+        term, clique, factor: for each pair of a parity's term and a label in the parity's clique, the number
+            of the margin's term, the clique, and the coefficient in the parity.
     """
 
     label: np.ndarray
@@ -194,8 +195,8 @@ class Margins:
 
     @classmethod
     def of(cls, parities: Parities) -> Margins:
-        """Return the margins' terms of cliques."""
-        # The members of a clique follow one another.
+        """Return the terms of all margins, from the parities of the cliques."""
+        # A clique's labels are neighbours in ``member``, so begin and number of labels find them.
         counts = np.bincount(parities.of_clique)
         begins, sizes = counts.cumsum() - counts, counts[parities.clique]
         within = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)
@@ -213,18 +214,18 @@ class Margins:
 
 @dataclass(frozen=True)
 class LocalPolytope:
-    """Structure that the examples of a batch share: variables, constraints and the places of weights.
+    """Variables and constraints that all examples of a batch share, and where weights enter.
 
     Args:
         parities: the products, and the terms of the cliques' parities.
-        start: the first place in ``rows`` of each column of the matrix.
-        rows: of the matrix, by columns.
-        by_column: the permutation from the order of writing to the order by columns.
-        values: without weights, in the order of writing; values of hinges follow.
-        upper: of the constraints without weights, which come first.
-        num_bounds: constraints on one variable, first y ≥ 0, then y ≤ 1.
-        margins: None for scores; for hinge losses, with a variable ξ for each label, the terms of the labels'
-            margins.
+        start: for each column of the matrix, the index of the first entry in ``rows``.
+        rows: the row of each entry of the matrix, column by column.
+        by_column: the permutation of entries from the order of creation to the order by columns.
+        values: the entries that do not depend on weights, in the order of creation; a hinge's entries follow.
+        upper: the right-hand sides of the constraints without weights, which come first.
+        num_bounds: the number of constraints on one variable, which come first of all.
+        margins: the terms of the labels' margins for hinge losses, which have a variable ξ for each label;
+            else None.
     """
 
     parities: Parities
@@ -238,12 +239,12 @@ class LocalPolytope:
 
     @classmethod
     def of(cls, energy: Machine, is_hinge: bool, constraints: Constraints | None = None) -> LocalPolytope:
-        """Return the structure of a batch.
+        """Build the variables and constraints of a batch.
 
         Args:
-            energy: in float64 on the CPU.
-            is_hinge: for hinge losses, else for scores.
-            constraints: rules, each a further row over the labels.
+            energy: a Boltzmann machine in float64 on the CPU.
+            is_hinge: whether the objective is the hinge loss, else the score.
+            constraints: rules, each a further constraint on the labels.
 
         Raises:
             ValueError: see :meth:`Parities.of`.
@@ -252,7 +253,7 @@ class LocalPolytope:
         margins = Margins.of(parities) if is_hinge else None
         up, down = _directions(parities, margins, energy)
         order = (parities.products >= 0).sum(1)
-        # By the place within a product, then by product.
+        # For each label of each product: the label's place in the product, and the number of the product.
         place, product = (parities.products.T >= 0).nonzero()
         factor, of_up, of_down = parities.products.T[place, product], up[product], down[product]
         label, z = np.arange(labels), labels + np.arange(len(order))
@@ -260,7 +261,7 @@ class LocalPolytope:
         (falling,) = down.nonzero()
         bound, ones = np.arange(of_up.sum()), np.ones(parities.num_variables)
         below = np.searchsorted(falling, product[of_down])
-        # One block of constraints after the other: terms of a row, a variable and a factor; right-hand sides.
+        # Each block of constraints: entries as (row, variable, coefficient), and the right-hand sides.
         blocks = [
             ([(label, label, -1)], 0 * ones[label]),
             ([(label, label, 1)], ones[label]),
@@ -304,7 +305,7 @@ class LocalPolytope:
 
     @property
     def pairs(self) -> np.ndarray:
-        """Return (2, products of two labels), the labels of the first products."""
+        """Return the labels of the products of two labels, which come first: (2, number of pairs)."""
         products = self.parities.products
         return products[(products >= 0).sum(1) == 2, :2].T.reshape(2, -1)
 
@@ -320,11 +321,11 @@ class LocalPolytope:
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
     def programme(self, weights: np.ndarray, margin: float | None = None) -> Programme:
-        """Return the programme of −score / scale or, for hinges, of Σ_i ξ_i / scale with ξ_i ≥ margin − m_i.
+        """Return the programme of an example: −score / scale, or Σ_i ξ_i / scale with ξ_i ≥ margin − m_i.
 
         Args:
-            weights: of one example, from :meth:`Parities.weights`.
-            margin: γ of hinges, else None.
+            weights: the weights of the example's cliques, from :meth:`Parities.weights`.
+            margin: γ of the hinge loss; None for scores.
         """
         parities, largest = self.parities, float(np.abs(weights).max())
         if self.margins is None or margin is None:
@@ -340,14 +341,14 @@ class LocalPolytope:
         cost = np.concatenate([np.zeros(parities.num_variables), np.ones(self.num_labels)])
         labels, of_clique = parities.member, parities.of_clique
         constant = np.bincount(labels, (parities.sign * weights)[of_clique])
-        # No labelling has larger losses, even where a solver takes coefficients near 0 for 0.
+        # Bound ξ_i by the largest possible loss, with room for tiny coefficients that a solver drops.
         worst = margin + np.bincount(labels, np.abs(weights)[of_clique]) + ROUND_OFF
         most = np.concatenate([np.ones(parities.num_variables), worst])
         upper = np.concatenate([self.upper, constant - margin])
         return Programme(cost, values[self.by_column], upper, np.zeros(len(cost)), most, 0.0, scale)
 
     def given(self, programme: Programme, known: np.ndarray) -> Programme:
-        """Return the programme with the labels ``known`` (labels,) fixed, NaN for a free label."""
+        """Return the programme with the known labels fixed: ``known`` (labels,) is 0, 1, or NaN if free."""
         fixed = np.flatnonzero(~np.isnan(known))
         values = known[fixed]
         least, most, upper = programme.least.copy(), programme.most.copy(), programme.upper.copy()
@@ -359,7 +360,7 @@ class LocalPolytope:
 def _directions(
     parities: Parities, margins: Margins | None, energy: Machine
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each product whether a larger, and whether a smaller value is better for some example."""
+    """Return for each product whether larger values help some example, and whether smaller values do."""
     up, down = np.zeros((2, len(parities.products)), dtype=bool)
     is_shared = energy.pairwise.ndim == 2 if isinstance(energy, PairwiseEnergy) else energy.weight.ndim == 1
     for weights in islice(parities.weights(energy), 1 if is_shared else None):
@@ -371,7 +372,7 @@ def _directions(
         product = variable[is_product] - parities.num_labels
         up[product[values[is_product] > 0]] = True
         down[product[values[is_product] < 0]] = True
-    # A product without weight is bounded for the solvers' sake.
+    # A product without weight gets all constraints: solvers need bounded variables.
     return up | ~down, down | ~up
 
 

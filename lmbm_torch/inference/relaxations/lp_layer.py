@@ -1,4 +1,4 @@
-"""Relaxed labels as a differentiable function of log-potentials: a quadratic programme through cvxpylayers.
+"""Relaxed decoding as a differentiable layer: a quadratic programme, solved by cvxpylayers.
 
 The relaxation of :mod:`lmbm_torch.inference.relaxations.lp_relaxation` jumps between vertices of the local
 polytope as weights change: the gradient is zero or undefined. A strongly concave term makes the maximiser
@@ -6,11 +6,11 @@ unique and Lipschitz continuous, and differentiable almost everywhere:
 
     max over the local polytope of  score(s, t) − temperature/2 Σ_i s_i² − pair_temperature/2 Σ_ij t_ij²
 
-with the labels' spins s in [−1, 1] and the pairs' products t. Without the last term the programme is
-SparseMAP (:mod:`lmbm_torch.inference.relaxations.sparse_map`) over the local polytope instead of labellings,
-as in Niculae and Martins, "LP-SparseMAP", ICML 2020. The layer runs on the CPU in float64, one conic
-programme for each example: for small models and comparisons, not for inner loops (64 examples of 14 labels
-take some seconds).
+with the labels' spins s in [−1, 1] and the products t of pairs of spins. Without the last term, this is
+SparseMAP (:mod:`lmbm_torch.inference.relaxations.sparse_map`) over the local polytope instead of
+distributions over labellings, as in Niculae and Martins, "LP-SparseMAP", ICML 2020. The layer solves one
+conic programme for each example on the CPU in float64, slowly: 64 examples of 14 labels take some seconds.
+Use it for small models and comparisons, not for inner loops.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ with naming_extras():
 
 __all__ = ["relaxed_labels"]
 
-# The solver turns squares into cones, so x is accurate to the square root of the tolerance: at the default,
-# 1e-8, labels were off by 1e-5, at 1e-10 by 1e-6, and gradients by less.
+# Tolerances of the solver. Squares become cones, so x is accurate only to the square root of the tolerance:
+# at the default 1e-8 labels were off by 1e-5, at 1e-10 by 1e-6, and gradients by less.
 ACCURACY = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
 
 
 def relaxed_labels(
     energy: PairwiseEnergy, *, temperature: float = 0.1, pair_temperature: float = 0.1
 ) -> Float[torch.Tensor, "batch labels"]:
-    """Return the labels in [0, 1] of the regularised relaxation; gradients flow to the energy's tensors.
+    """Return the labels in [0, 1] that maximise the regularised relaxation, with gradients to the energy.
 
-    Every pair of labels has a product, coupled or not, so zero couplings have gradients, too.
+    Every pair of labels has a product, coupled or not: zero couplings receive gradients, too.
 
     Args:
         energy: a Boltzmann machine.
-        temperature: > 0, of the labels' term, in units of the score: smaller values are closer to the linear
-            programme, with more zero gradients.
-        pair_temperature: ≥ 0, of the products' term; at 0 products need not be unique, and the gradient is
-            then that of one choice.
+        temperature: > 0, the weight of the labels' squares, in units of the score: smaller values are closer
+            to the linear programme, whose gradients are mostly zero.
+        pair_temperature: ≥ 0, the weight of the products' squares. At 0 several products may be optimal, and
+            the gradient belongs to the solver's choice.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; a temperature that is
             not a finite number above 0, or a pair temperature below 0.
-        diffcp.SolverError: the solver gave up.
+        diffcp.SolverError: the solver failed.
     """
     energy.check_values()
     check_positive("temperature", temperature)
@@ -64,21 +64,21 @@ def relaxed_labels(
     energy = first_order(energy, "lp_layer.relaxed_labels")
     labels = energy.num_labels
     if labels == 1:
-        # Without pairs there is a closed form; cvxpylayers would miss the pairs' parameter.
+        # Without pairs there is a closed form; cvxpylayers would fail for the empty parameter of pairs.
         return ((energy.unary / temperature + 1) / 2).clamp(0, 1)
     first, second = torch.triu_indices(labels, labels, 1, device=energy.device)
     both = energy.pairwise[..., first, second] + energy.pairwise[..., second, first]
     unary, weights = energy.unary.double().cpu(), both.double().cpu() / 2
     layer = _layer(labels, float(temperature), float(pair_temperature))
     (relaxed,) = layer(unary, weights.expand(len(unary), -1))
-    # An interior point may be past a bound by the solver's tolerance.
+    # The solver's point may exceed the limits 0 and 1 by the solver's tolerance.
     return relaxed.clamp(0, 1).to(energy.device, energy.dtype)
 
 
 class LocalPolytope:
-    """Variables, constraints, and margins of labels as affine functions of the variables and the weights.
+    """Local polytope in cvxpy: variables, constraints, and margins as expressions of variables and weights.
 
-    y holds the marginals of labels, z the marginals P(y_i = 1, y_j = 1) of coupled pairs, consistent with y:
+    y holds the marginals P(y_i = 1), z the marginals P(y_i = 1, y_j = 1) of coupled pairs, consistent with y:
 
         0 ≤ z_ij,   z_ij ≤ y_i,   z_ij ≤ y_j,   y_i + y_j − z_ij ≤ 1,   y ≤ 1
 
@@ -98,7 +98,7 @@ class LocalPolytope:
         self.constraints += [z <= y[first], z <= y[second], y[first] + y[second] - z <= 1]
         self.spins = 2 * y - 1
         self.spin_products = 4 * z - 2 * y[first] - 2 * y[second] + 1
-        # The pairs of each label.
+        # Entry (i, p) is 1 if label i is in pair p.
         self.incidence = np.zeros((num_labels, len(first)))
         pair = np.arange(len(first))
         self.incidence[first, pair] = self.incidence[second, pair] = 1

@@ -1,12 +1,12 @@
-"""Decoding of Boltzmann machines by linear programming over the local polytope: Clarabel, called directly.
+"""Decoding of Boltzmann machines by linear programming over the local polytope with the solver Clarabel.
 
-Marginals of labels and coupled pairs are consistent, but need not be marginals of one labelling
-(:mod:`lmbm_torch.inference.relaxations.local_polytope`); if the relaxation is tight, rounding is exact. Else
-the rounded labels, and the labels preferred by their own evidence, are improved by single flips, and the
-better labels are taken: for frustrated models, with a relaxation of ½ for every label, rounding alone is
-useless. An answer counts as exact if no other answer can be better by more than a share of 10⁻⁶ of the
-largest weight, and ``status.residual`` is the remaining gap. The solver is set up once for a batch and takes
-each example's weights in turn. The same programmes in cvxpy are :mod:`lmbm_torch.references.relaxations`.
+The solution has marginals for labels and coupled pairs. Pairs agree on their labels, but no joint
+distribution need have these marginals (:mod:`lmbm_torch.inference.relaxations.local_polytope`). If all labels
+of the solution are 0 or 1, the answer is optimal. Otherwise, rounded labels and the labels of largest own
+field are both improved by single flips, and the better is taken: frustrated models can have ½ for every
+label, where rounding is useless. An answer counts as exact if no answer can be better by more than 10⁻⁶
+of the largest weight, and ``status.residual`` is the remaining gap. The solver is set up once for a batch.
+The same programmes in cvxpy are :mod:`lmbm_torch.references.relaxations`.
 """
 
 # Clarabel is a compiled module without stubs.
@@ -35,9 +35,9 @@ with naming_extras():
 
 __all__ = ["decode", "decode_hinge"]
 
-# Threshold of rounding: a solver's ½, on either side, becomes 0, as a tie of scores does.
+# Relaxed labels above this number round to 1; ½ within the solver's tolerance rounds to 0, like a tie.
 HALF = 0.5 + 1e-6
-# Variables of a programme, some 150 dense labels, below which the solver is too fast for an interruption.
+# Number of variables (some 150 dense labels) from which Ctrl-C can stop a solve; smaller ones end at once.
 SOON = 10_000
 
 
@@ -45,22 +45,22 @@ SOON = 10_000
 def decode(
     energy: Machine, *, known: Known | None = None, constraints: Constraints | None = None
 ) -> Decoding:
-    """Return relaxed MAP: ``bound`` is the linear programme's value, at least any labelling's score.
+    """Return an approximate MAP labelling by the linear relaxation, with a bound.
 
-    ``relaxed`` holds the fractional labels, ``labels`` the rounded and improved labels, ``objective`` their
-    score.
+    ``bound`` is the linear programme's optimum, an upper bound of every score; ``relaxed`` holds the
+    fractional labels, ``labels`` the rounded and improved labels, and ``objective`` the score of ``labels``.
 
     Args:
-        energy: a Boltzmann machine; every subset of two or more labels of a clique of at most twelve labels
-            is a product.
-        known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
-        constraints: rules that labellings must obey, each a row of the programme; rounded labels that break a
-            rule are replaced by the nearest allowed labels, without flips.
+        energy: a Boltzmann machine; each subset of two or more labels of a clique (of at most twelve) is a
+            variable.
+        known: {0, 1, NaN}, NaN for a free label; only labellings with the known values are considered.
+        constraints: rules that labellings must obey, each a constraint of the programme; rounded labels that
+            break a rule are replaced by the nearest allowed labels, without flips.
 
     Raises:
-        ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with other values; rules over another number of labels, or that contradict the known
-            labels; a clique of more than twelve labels.
+        ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` has another
+            shape than (batch, labels), or impossible values; rules over another number of labels, or that
+            contradict the known labels; a clique of more than twelve labels.
     """
     return _decode(Task.of(energy, Score(), known, constraints))
 
@@ -73,14 +73,15 @@ def decode_hinge(
     known: Known | None = None,
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """Return the relaxed least Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
+    """Return labels of small Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
 
-    ``bound`` is the linear programme's value, at most any labelling's loss; other fields: see :func:`decode`.
+    ``bound`` is the linear programme's optimum, a lower bound of every loss; other fields: see
+    :func:`decode`.
 
     Args:
         energy, constraints: see :func:`decode`.
         margin: γ > 0, in units of the local fields.
-        known: see :func:`decode`; known labels still pay their own hinge loss.
+        known: see :func:`decode`; the hinge losses of known labels are part of the sum.
 
     Raises:
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
@@ -96,7 +97,7 @@ def _decode(task: Task) -> Decoding:
         else:
             solver.update(q=programme.cost, A=programme.values, b=programme.upper)
         solutions.append(_solve(solver, task.polytope, programme))
-    # An interior point may be past a bound by the solver's tolerance.
+    # The solver's point may exceed the limits 0 and 1 by the solver's tolerance.
     leaders = torch.tensor(np.array([solution.values for solution in solutions]), device="cpu").clamp(0, 1)
     relaxed = task.settled.of_all(leaders)
     labels = task.better(task.improve((relaxed > HALF).long()), task.own_choice())
@@ -105,7 +106,7 @@ def _decode(task: Task) -> Decoding:
 
 
 class _Columns(NamedTuple):
-    """Matrix for the solver: SciPy's compressed columns by name, without SciPy."""
+    """Sparse matrix for the solver, with the attributes of SciPy's compressed columns, without SciPy."""
 
     data: np.ndarray
     indices: np.ndarray
@@ -122,11 +123,11 @@ def _solver(polytope: LocalPolytope, first: Programme) -> clarabel.DefaultSolver
     num_rows, num_columns = polytope.shape
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    # Presolve would remove entries for later examples' weights.
+    # Presolve and dropped zeros would remove entries that are 0 in the first example but not in later ones.
     settings.presolve_enable = False
     settings.input_sparse_dropzeros = False
-    # Equilibration would use the first example alone. Weights are scaled already, and an example's answer
-    # must not depend on the first example if the optimum is not unique.
+    # Equilibration would scale every example by the first example's weights. Weights are scaled already, and
+    # the scaling could change which of several optimal answers an example gets.
     settings.equilibrate_enable = False
     none = np.zeros(num_columns + 1, dtype=np.int64)
     return clarabel.DefaultSolver(
@@ -140,10 +141,10 @@ def _solver(polytope: LocalPolytope, first: Programme) -> clarabel.DefaultSolver
 
 
 def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: Programme) -> Solution:
-    """Solve, and bound the optimum by the dual variables after any number of iterations.
+    """Solve an example, with a bound from the dual variables that holds even without convergence.
 
-    For any λ ≥ 0 no feasible x costs less than −λ·upper + Σ_j min over x_j of (cost + matrixᵀ λ)_j x_j;
-    bounds of single variables x_j need no λ.
+    For any λ ≥ 0 no feasible x costs less than −λ·upper + Σ_j min over x_j of (cost + matrixᵀ λ)_j x_j.
+    λ is 0 for limits of single variables x_j, because the minimum over x_j respects them.
     """
     found = _run(solver) if len(programme.cost) >= SOON else solver.solve()
     dual = np.maximum(found.z, 0)
@@ -157,7 +158,7 @@ def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: P
 
 
 def _run(solver: clarabel.DefaultSolver) -> clarabel.DefaultSolution:
-    """Return the solution, unless Ctrl-C comes first: the solver checks between iterations."""
+    """Run the solver; Ctrl-C stops the solver between iterations."""
     ends = Event()
     solver.set_termination_callback(lambda _: ends.is_set())
     return interruptible(solver.solve, ends.set)

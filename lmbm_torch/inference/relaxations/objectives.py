@@ -1,8 +1,8 @@
-"""Objectives of decoders of Boltzmann machines: −score for MAP, hinge losses for the papers' prediction rule.
+"""Objectives of decoders of Boltzmann machines: the score for MAP, or hinge losses.
 
-Each rule is a programme over the local polytope (:mod:`lmbm_torch.inference.relaxations.local_polytope`), a
-loss of a labelling, and the gain of each flip of a label. Decoders run in float64 on the CPU: weights are
-copied from other devices, and results return to the energy's device and dtype.
+Each rule (:class:`Score`, :class:`Hinge`) defines a programme over the local polytope
+(:mod:`lmbm_torch.inference.relaxations.local_polytope`), the loss of a labelling, and the gain of each flip
+of a label. Decoders run in float64 on the CPU; results return to the energy's device and dtype.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from lmbm_torch.inference.trees.log_tables import Machine, cliques_of, log_poten
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Shaped
 
-# Remaining gap of an answer that counts as exact, as a share of the largest weight or of the objective,
-# whichever is larger.
+# Largest gap between loss and bound of an answer that counts as exact, as a share of the largest weight or of
+# the objective, whichever is larger.
 TOLERANCE = 1e-6
-# Ratio of the largest to the median weight beyond which dominated labels are settled first
-# (:mod:`lmbm_torch.inference.relaxations.persistency`). If the ratio stays larger, the tolerance is a share
-# of this number of median weights: nothing is exact below the solvers' own tolerance, a share of the largest
-# weight.
+# Ratio of the largest to the median weight above which dominant weights are settled before the search
+# (:mod:`lmbm_torch.inference.relaxations.persistency`). If the ratio is still larger afterwards, the
+# tolerance of exact answers is a share of WIDE times the median weight.
 WIDE = 1e3
+# Tolerance of the solvers, as a share of the largest weight.
 SOLVER_TOLERANCE = 1e-8
-# Least gain of a flip, as a share of the summed terms of the loss, against endless flips.
+# Smallest gain of a flip, as a share of the sum of weights and loss: prevents endless flips.
 ROUND_OFF = 1e-13
-# Flips of one labelling per label at most; a hundred labels of dense models take one each.
+# Most flips of one labelling, for each label; a hundred labels of dense models need about one each.
 FLIPS_PER_LABEL = 10
-# Bytes of the margins after every possible flip, of the examples that are improved together.
+# Largest bytes of the margins after every possible flip; examples are improved in groups of this size.
 FLIP_BYTES = 2**23
 
 
 @dataclass(frozen=True)
 class Score:
-    """Rule for MAP: the loss is −score.
+    """Rule for MAP: the loss to minimise is −score.
 
-    A rule (score or hinge) defines the loss to minimise: ``programme`` builds the optimisation problem of one
-    example over the batch's ``polytope``, ``loss`` excludes the energy's constant, ``flip_gains`` tells how
-    much the loss falls if one label is flipped, and ``objective`` converts a loss, or a bound of the loss, to
-    the number that users see.
+    Like :class:`Hinge`, the class defines ``polytope``, the variables and constraints of a batch;
+    ``programme``, the optimisation problem of an example; ``settle``, the labels that dominant weights
+    decide; ``loss``, without the energy's constant; ``flip_gains``, by how much the loss falls if one label
+    is flipped; ``objective``, a loss or bound as the number that users see.
     """
 
     def polytope(self, energy: Machine, constraints: Constraints | None) -> LocalPolytope:
@@ -106,7 +106,7 @@ class Hinge:
 
     def flip_gains(self, energy: Machine, labels: Tensor) -> Tensor:
         margins = energy.local_margins(labels)
-        # A flip of label i inverts m_i, and takes twice the terms of the label's cliques off every other m_j.
+        # A flip of label i negates m_i, and changes every other m_j by twice the terms that i and j share.
         if isinstance(energy, CliqueEnergy):
             members, own = energy.membership, energy.weight * energy.parities(labels)
             change = 2 * (members * own[:, None]) @ members.mT
@@ -125,10 +125,10 @@ Rule = Score | Hinge
 
 
 class Solution(NamedTuple):
-    """Solver's values of the labels, lower bound of the loss, and end of the search.
+    """Result of a solver: the labels' values, a lower bound of the loss, and how the search ended.
 
     Args:
-        scale: the largest weight, the unit of a solver's tolerance.
+        scale: the largest weight, by which a solver's tolerance is multiplied.
     """
 
     values: np.ndarray | list[int]
@@ -140,12 +140,12 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """Batch to decode by a rule.
+    """Batch of examples to decode by a rule.
 
     Args:
         energy: the caller's energy.
-        precise: the energy in float64 on the CPU.
-        known: {0, 1, NaN}, NaN for a free label, likewise.
+        precise: the same energy in float64 on the CPU, with constant 0.
+        known: {0, 1, NaN}, NaN for a free label, in float64 on the CPU.
         rule: the loss to minimise.
         constraints: rules that labellings must obey.
     """
@@ -158,12 +158,12 @@ class Task:
 
     @cached_property
     def polytope(self) -> LocalPolytope:
-        """Return the structure that the examples' programmes share."""
+        """Return the variables and constraints that the programmes of all examples share."""
         return self.rule.polytope(self.settled.energy, self.constraints)
 
     @cached_property
     def settled(self) -> Settled:
-        """Return the remaining problem, smaller for examples with dominant weights."""
+        """Return the problem that remains after dominant weights have decided some labels."""
         # Under rules a dominant weight decides no label, because a rule may forbid its value.
         if isinstance(self.precise, CliqueEnergy) or self.constraints is not None:
             return Settled.nothing(self.precise, self.known)
@@ -182,14 +182,14 @@ class Task:
         """Check the input, and return the task.
 
         Raises:
-            ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of
-                another shape or with other values; rules over another number of labels.
+            ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` has
+                another shape than (batch, labels), or impossible values; rules over another number of labels.
         """
         energy.check_values()
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
         if constraints is not None:
             check_rules(energy, constraints, known)
-        # Without the constant, which solvers do not need.
+        # Solvers do not need the constant; ``objective`` adds the constant at the end.
         precise = energy.to("cpu", torch.float64)
         precise = replace(precise, constant=torch.zeros_like(precise.constant))
         given = torch.full((energy.batch_size, energy.num_labels), torch.nan, device="cpu").double()
@@ -197,7 +197,7 @@ class Task:
         return cls(energy, precise, given, rule, constraints)
 
     def programmes(self) -> Iterator[Programme]:
-        """Yield each example's programme, given the known and settled labels."""
+        """Yield the programme of each example, with known and settled labels fixed."""
         energy, settled = self.settled.energy, self.settled.energy.constant.tolist()
         each = self.polytope.parities.weights(energy)
         for weights, known, constant in zip(each, self.settled.known.numpy(), settled, strict=True):
@@ -205,9 +205,9 @@ class Task:
             yield programme._replace(offset=programme.offset - constant / programme.scale)
 
     def improve(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch labels"]:
-        """Return ``labels`` after flips of the best free label until no flip lowers the loss.
+        """Flip the best free label repeatedly until no flip lowers the loss; return the new labels.
 
-        Under rules return the nearest allowed labelling, without flips.
+        With constraints, return the nearest allowed labelling instead, without flips.
         """
         start = clamp(labels.double(), self.known)
         if self.constraints is not None:
@@ -217,7 +217,7 @@ class Task:
         return torch.cat([self._ascend(rows, start[rows]) for rows in chunks]).long()
 
     def _nearest(self, labels: np.ndarray, constraints: Constraints) -> Int[Tensor, "batch labels"]:
-        """Return the allowed labelling of each example with the fewest differences from ``labels``."""
+        """Return the allowed labelling of each example with the smallest Hamming distance to ``labels``."""
         found = labels.copy()
         for row in np.flatnonzero(constraints.violated(labels).any(1)):
             known = self.known[row].numpy()
@@ -240,31 +240,31 @@ class Task:
         return ascent.repeat(flip_best, start, num_iters=FLIPS_PER_LABEL * energy.num_labels, tol=0.0)[0]
 
     def own_choice(self) -> Int[Tensor, "batch labels"]:
-        """Return the labels preferred by their own evidence, improved."""
+        """Return labels by the sign of each label's own field, improved by flips."""
         if isinstance(self.precise, PairwiseEnergy):
             return self.improve((self.precise.unary > 0).long())
         unary, _ = log_potentials(self.precise, cliques_of(self.precise))
         return self.improve((unary > 0).expand(self.precise.batch_size, -1).long())
 
     def better(self, labels: Tensor, others: Tensor) -> Int[Tensor, "batch labels"]:
-        """Return the better of two labellings, the first at ties."""
+        """Return the labelling of smaller loss for each example, the first at ties."""
         losses = [self.rule.loss(self.precise, candidate) for candidate in (labels, others)]
         return torch.where((losses[0] <= losses[1])[:, None], labels, others)
 
     def decoding(self, labels: Tensor, solutions: Sequence[Solution]) -> Decoding:
-        """Return the labels with the loss as objective, and the solutions' bounds.
+        """Return the answer: labels with objective, bound and status.
 
         Args:
-            labels: {0, 1}, on the CPU.
-            solutions: one per example.
+            labels: {0, 1}, (batch, labels), on the CPU.
+            solutions: the solver's result for each example.
         """
         loss = self.rule.loss(self.precise, labels)
-        # Python's numbers would be rounded to torch's default precision.
+        # With an explicit dtype: torch would round Python's numbers to its default precision.
         scale = torch.tensor([solution.scale for solution in solutions], dtype=torch.float64, device="cpu")
         proven = torch.tensor([solution.bound for solution in solutions], dtype=torch.float64, device="cpu")
         typical, settled = _typical_weight(self.settled.energy), self.settled.energy.constant
         is_wide = scale > WIDE * typical
-        # A bound beyond a labelling's loss, by the solver's tolerance, becomes the labelling's loss.
+        # The solver's bound may exceed the loss by the solver's tolerance: take the smaller of the two.
         round_off = ROUND_OFF * settled.abs()
         bound = torch.minimum(proven, loss) - is_wide * SOLVER_TOLERANCE * scale - round_off
         open_loss = (loss + settled).abs()
@@ -288,7 +288,7 @@ class Task:
 
 
 def _magnitudes(energy: Machine) -> Float[Tensor, "batch weights"]:
-    """Return the magnitudes of each example's weights; couplings of pairs twice."""
+    """Return the magnitudes of all weights of each example; each coupling appears twice."""
     if isinstance(energy, CliqueEnergy):
         return energy.weight.abs().expand(energy.batch_size, -1)
     couplings = energy.pairwise.expand(energy.batch_size, -1, -1).flatten(1)
@@ -296,7 +296,7 @@ def _magnitudes(energy: Machine) -> Float[Tensor, "batch weights"]:
 
 
 def _typical_weight(energy: Machine) -> Float[Tensor, " batch"]:
-    """Return the median magnitude of each example's weights above rounding; infinity without any."""
+    """Return the median magnitude of each example's nonzero weights; infinity if there are none."""
     weights = _magnitudes(energy)
     if not weights.shape[1]:
         return weights.new_full((energy.batch_size,), torch.inf)

@@ -1,9 +1,9 @@
-"""Labels that roof duality or dominant weights decide.
+"""Labels of Boltzmann machines that can be decided before a search, by dominant weights or roof duality.
 
-Dominant weights are settled before a solver sees the model: a solver's tolerance is a share of the largest
-weight, and next to a weight of a million ordinary weights vanish. If a label's own field outweighs all
-couplings of the label, or one coupling all other terms of the label, some optimum agrees with the field or
-coupling, since a flip of the label alone cannot do better. The remaining weights are of similar size.
+A solver's tolerance is a share of the largest weight. Next to a weight of a million, ordinary weights would
+vanish, so dominant weights are settled first. If a label's field outweighs all couplings of the label, or one
+coupling outweighs all other terms of the label, then some optimum agrees with the field or coupling, because
+flipping only this label cannot do better. The remaining weights are of similar size.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lmbm_torch.shapes import Float, Int
 
 
 class Settled(NamedTuple):
-    """Model with settled labels: known, and without couplings.
+    """Model in which some labels are settled: known, and without couplings.
 
     Args:
         energy: a Boltzmann machine in float64 on the CPU; the constant is the score of the settled labels.
-        known: {0, 1, NaN}, NaN for an open label.
-        leader: for each label the label that it follows, most often the label itself.
-        sign: 1 for labels equal to the leader, −1 for labels of the opposite value.
+        known: {0, 1, NaN}, NaN for an undecided label.
+        leader: for each label, the label that determines its value, most often the label itself.
+        sign: 1 for a label with the same value as the leader, −1 for a label with the opposite value.
     """
 
     energy: Any
@@ -38,25 +38,25 @@ class Settled(NamedTuple):
 
     @classmethod
     def nothing(cls, energy: Machine, known: Float[Tensor, "batch labels"]) -> Settled:
-        """Return the model without settled labels."""
+        """Return the model with no label settled."""
         labels = torch.arange(energy.num_labels, device="cpu").expand_as(known)
         return cls(energy, known, labels, torch.ones_like(known))
 
     @classmethod
     def of(cls, energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:
-        """Return the model in own memory, with couplings for each example, to be settled in place."""
+        """Return a copy of the model, with couplings for each example, that can be settled in place."""
         *_, leader, sign = cls.nothing(energy, known)
         pairwise = energy.pairwise.expand(energy.batch_size, -1, -1).clone()
         own = PairwiseEnergy(energy.unary.clone(), pairwise, energy.constant.clone())
         return cls(own, known.clone(), leader.clone(), sign)
 
     def of_all(self, values: Float[Tensor, "batch labels"]) -> Float[Tensor, "batch labels"]:
-        """Return the values in [0, 1] of all labels, from the leaders' values."""
+        """Return the values in [0, 1] of all labels, given the leaders' values."""
         led = values.gather(1, self.leader)
         return torch.where(self.sign > 0, led, 1 - led)
 
     def put(self, rows: Tensor, some: Settled) -> None:
-        """Write the examples ``rows`` from ``some``, in place."""
+        """Overwrite the examples ``rows`` with those of ``some``, in place."""
         for own, new in zip(self[1:], some[1:], strict=True):
             own[rows] = new
         for name in self.energy.PER_EXAMPLE:
@@ -64,7 +64,7 @@ class Settled(NamedTuple):
 
 
 def settle_scores(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:
-    """Return the consequences of dominant weights for the largest score.
+    """Return the model with labels settled by dominant weights, for the largest score.
 
     Args:
         energy: in float64 on the CPU.
@@ -77,13 +77,13 @@ def settle_scores(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) 
 
 
 def _settle_score(found: Settled, row: int) -> None:
-    """Settle one example, whose known labels have no weights."""
+    """Settle one example in place; known labels have no weights left."""
     unary, pairwise = found.energy.unary[row].numpy(), found.energy.pairwise[row].numpy()
     known, leader, sign = (values[row].numpy() for values in found[1:])
     while True:
         own, couplings = np.abs(unary), np.abs(pairwise)
         strongest, total = couplings.max(1), couplings.sum(1)
-        # The largest dominant weight; −1 without weights.
+        # For each label, the weight of its dominant field or coupling, −1 if none dominates.
         by_field = np.where(own >= total, own, -1)
         by_coupling = np.where(2 * strongest >= total + own, strongest, -1)
         dominant = np.maximum(by_field, by_coupling)
@@ -109,14 +109,14 @@ def _settle_score(found: Settled, row: int) -> None:
 
 
 def settle_hinges(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"], margin: float) -> Settled:
-    """Return the consequences of dominant fields for the least Σ_i [margin − m_i]_+.
+    """Return the model with labels settled by dominant fields, for the least Σ_i [margin − m_i]_+.
 
-    Against the field a label pays at least margin + |field| − couplings; with the field nothing if |field| −
-    couplings reach the margin. A flip costs the other labels at most twice the couplings.
+    A label against its field pays at least margin + |field| − Σ |couplings|. With the field, the label pays
+    nothing if |field| − Σ |couplings| ≥ margin. A flip costs the other labels at most 2 Σ |couplings|.
 
     Args:
         energy: see :func:`settle_scores`.
-        known: {0, 1, NaN}; known labels may pay, and keep their weights.
+        known: {0, 1, NaN}; known labels keep their weights, because their hinge losses may be positive.
     """
     found = Settled.of(energy, known)
     for row in range(len(known)):
@@ -139,12 +139,12 @@ def _settle_hinge(found: Settled, row: int, margin: float) -> None:
         unary[label], known[label] = spin * margin, spin > 0
 
 
-# What sums of so many terms may have lost, as a share of their magnitudes.
+# Largest round-off of a sum of all weights, as a share of the sum of their magnitudes.
 ROUND_OFF = 1e-13
 
 
 def persistent_spins(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
-    """Return the spins of labels in every best labelling of one example, 0 if undecided, (labels,).
+    """Return the spins of labels that are equal in every best labelling of an example; 0 if undecided.
 
     Args:
         fields: (labels,).
@@ -157,7 +157,7 @@ def persistent_spins(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
 
 
 def settle_persistent(settled: Settled) -> Settled:
-    """Return the remaining model with persistent labels known, too."""
+    """Return the model with further labels settled by roof duality."""
     energy = free_part(settled.energy, settled.known)
     fields, couplings = energy.unary.numpy(), energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
     persistent = torch.from_numpy(np.stack(list(map(persistent_spins, fields, couplings))))

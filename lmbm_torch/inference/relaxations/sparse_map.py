@@ -1,14 +1,16 @@
-"""SparseMAP: a distribution over few labellings, differentiable in the energy, between MAP and marginals.
+"""SparseMAP: a distribution over few labellings that is differentiable in the energy.
 
     max over distributions p(y) of  E[score(y)] − temperature/2 Σ_i (2 Σ_s P(y_i = s)² − 1)
 
-Of labels of two values the last term is Σ_i E[s_i]² of the spins s = 2y − 1. The maximiser lies in the
-marginal polytope, not in a relaxation, and has few labellings: at most one more than labels of two values,
-for scores in general position. An active set grows by one MAP labelling at a time (Niculae,
-Martins, Blondel and Cardie, "SparseMAP: Differentiable sparse structured inference", ICML 2018, section 3 and
-appendix B; their ½ Σ over all values of each label is the term at temperature ½). Over the local polytope of
-Boltzmann machines, for more labels than exact decoding allows, the same programme is
-:func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels` with ``pair_temperature=0``.
+The result lies between the MAP labelling and the marginals. For labels of two values, the penalty is
+temperature/2 Σ_i E[s_i]² with spins s = 2y − 1. The maximum is over all labellings, not over a relaxation,
+and few labellings have positive probability: for scores in general position, at most one more than there are
+labels of two values. The algorithm keeps an active set of labellings and adds one MAP labelling at a time
+(Niculae, Martins, Blondel and Cardie, "SparseMAP: Differentiable sparse structured inference", ICML 2018,
+section 3 and appendix B; their penalty ½ Σ over all values of each label is ours at temperature ½). For
+Boltzmann machines with more labels than exact decoding allows,
+:func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels` with ``pair_temperature=0`` solves the same
+problem over the local polytope.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from lmbm_torch.shapes import Float, Int
 __all__ = ["marginals"]
 
 AnyEnergy = PairwiseEnergy | CliqueEnergy | ChainEnergy | TreeEnergy | FactorEnergy
-# Exact decoders by the kind of energy.
+# Default exact decoder for each kind of energy.
 DECODERS: dict[type, Callable[[Any], Decoding]] = {
     PairwiseEnergy: exact.decode,
     CliqueEnergy: exact.decode,
@@ -43,7 +45,7 @@ DECODERS: dict[type, Callable[[Any], Decoding]] = {
     TreeEnergy: tree_dp.decode,
     FactorEnergy: elimination.decode,
 }
-# Numbers below this share of the scores are 0 for the active set, with linear algebra in float64.
+# Share of the largest score below which numbers are 0 in the active set's linear algebra, in float64.
 ROUND_OFF = 1e-11
 
 
@@ -53,11 +55,12 @@ class SparseMarginals:
 
     Args:
         states: P(y_i = s), 0 for states that a label does not have, and beyond a chain's or graph's end.
-        labellings: with positive probability; examples with fewer labellings end in copies of the first.
-        probabilities: of each labelling, 0 for copies.
+        labellings: the labellings of positive probability; examples with fewer labellings have copies at the
+            end.
+        probabilities: the probability of each labelling, 0 for copies.
         objective: E[score] − temperature/2 Σ_i (2 Σ_s P(y_i = s)² − 1).
-        bound: no distribution's objective is larger.
-        status: ``residual`` is bound − objective, ``num_iters`` counts calls of the decoder.
+        bound: an upper bound of the objective over all distributions.
+        status: ``residual`` is bound − objective, ``num_iters`` the number of calls of the decoder.
     """
 
     states: Float[Tensor, "batch labels states"]
@@ -69,7 +72,7 @@ class SparseMarginals:
 
     @property
     def labels(self) -> Float[Tensor, "batch labels"]:
-        """Return P(y_i = 1), of labels of two values."""
+        """Return P(y_i = 1), for labels of two values."""
         return self.states[..., 1]
 
 
@@ -83,22 +86,22 @@ def marginals(
 ) -> SparseMarginals:
     """Return the distribution that maximises E[score] − temperature/2 Σ_i (2 Σ_s P(y_i = s)² − 1).
 
-    Gradients flow from ``states``, ``probabilities`` and ``objective`` to the energy's tensors; the search
-    for the labellings runs on the CPU in float64.
+    Gradients flow from ``states``, ``probabilities`` and ``objective`` to the energy's tensors. The search
+    for labellings runs on the CPU in float64.
 
     Args:
         energy: a Boltzmann machine, chains, trees or graphs of tables.
-        temperature: > 0, in units of the score; towards 0 the MAP labelling has all probability.
-        num_iters: the largest number of calls of the decoder, each for all open examples.
-        tol: an example has converged once the bound is within this share of the scores' size.
-        decoder: energy → the labelling of largest score, with a bound; by default enumeration of a Boltzmann
-            machine, else dynamic programming. With an inexact decoder the result is optimal among the
-            labellings found, and ``status.exact`` false unless the bounds prove more.
+        temperature: > 0, in units of the score; as it approaches 0, the MAP labelling gets all probability.
+        num_iters: the largest number of calls of the decoder, each for all examples not yet converged.
+        tol: the gap of bound and objective at which an example has converged, relative to the largest score.
+        decoder: a function that takes an energy and returns the labelling of largest score, with a bound; by
+            default enumeration for a Boltzmann machine, else dynamic programming. With an inexact decoder the
+            result is optimal among the labellings found, and ``status.exact`` false unless bounds prove more.
 
     Raises:
-        TypeError: an energy of another kind, without a decoder.
-        ValueError: an energy that the decoder refuses; a temperature or tolerance that is not a finite number
-            above 0, ``num_iters`` below 1.
+        TypeError: there is no default decoder for the kind of energy.
+        ValueError: the decoder refuses the energy; a temperature or tolerance that is not a finite number
+            above 0; ``num_iters`` below 1.
     """
     check_positive("temperature", temperature)
     check_positive("tol", tol)
@@ -123,7 +126,7 @@ def marginals(
     scores = learnt.score(labellings.transpose(0, 1)).mT
     probabilities = _Distribution.apply(scores, labellings, found, temperature)
     is_state = labellings[..., None] == torch.arange(_num_states(energy), device=energy.device)
-    # Rounding may carry a sum of probabilities past 1.
+    # Rounding may raise a sum of probabilities above 1, so clamp.
     states = torch.einsum("bn,bnis->bis", probabilities, is_state.to(energy.dtype)).clamp(0, 1)
     spread = (2 * states.square().sum(-1) - 1).where(labellings[:, 0] >= 0, 0).sum(-1)
     objective = (probabilities * scores).sum(-1) - temperature / 2 * spread
@@ -138,14 +141,14 @@ def _num_states(energy: AnyEnergy) -> int:
 
 
 def _marks(labels: np.ndarray, states: int) -> np.ndarray:
-    """Return √2 ([y_i = s] − ½) for every label and state; of two values the products are those of spins."""
+    """Return marks √2 ([y_i = s] − ½) of every label i and state s, whose products measure agreement."""
     marks = (labels[..., None] == np.arange(states)) - 0.5
     return 2**0.5 * marks.reshape(*labels.shape[:-1], -1)
 
 
 @dataclass(frozen=True)
 class _ActiveSet:
-    """Labellings of an example with positive probability.
+    """Labellings of positive probability for an example.
 
     Args:
         labels: (labellings, labels).
@@ -161,17 +164,17 @@ class _ActiveSet:
 
     @property
     def mean(self) -> np.ndarray:
-        """Return the mean marks."""
+        """Return the mean of the marks under the distribution."""
         return self.probabilities @ self.marks
 
     def holds(self, labels: np.ndarray) -> bool:
         return bool((self.labels == labels).all(1).any())
 
     def extended(self, labels: np.ndarray, marks: np.ndarray, score: float, temperature: float) -> _ActiveSet:
-        """Return the set with a further labelling, without labellings of probability 0.
+        """Add a labelling, find the optimal probabilities, and drop labellings of probability 0.
 
-        Each step goes to the optimum of the affine hull, or along a direction with rising scores and constant
-        mean marks, as far as probabilities stay above 0; the first labelling at 0 leaves.
+        Each step moves towards the optimum over probabilities of any sign that sum to 1, or in a direction
+        that raises scores and keeps mean marks, until a probability reaches 0; that labelling is dropped.
         """
         every, marks = np.vstack([self.labels, labels]), np.vstack([self.marks, marks])
         scores = np.append(self.scores, score)
@@ -192,10 +195,10 @@ class _ActiveSet:
 def _direction(
     marks: np.ndarray, scores: np.ndarray, probabilities: np.ndarray, temperature: float
 ) -> tuple[np.ndarray, float]:
-    """Return the change of probabilities towards the optimum among probabilities that sum to 1.
+    """Return the direction from the probabilities to the optimum over numbers of any sign that sum to 1.
 
     Returns:
-        The change, and the largest multiple of the change.
+        The change of probabilities, and the largest multiple of the change to take.
     """
     count = len(scores)
     scores = scores - scores.mean()
@@ -220,8 +223,8 @@ def _search(
     """Grow each example's active set until no labelling would raise the objective.
 
     Returns:
-        The active sets, the largest shortfall of the objectives, whether within the tolerance, and the calls
-        of the decoder.
+        The active sets, the gap between bound and objective, whether each gap is within the tolerance, and
+        the number of decoder calls, for each example.
     """
     precise, states = energy.to("cpu", torch.float64), _num_states(energy)
     count = energy.batch_size
@@ -233,9 +236,9 @@ def _search(
     for _ in range(num_iters):
         rows = open_rows.tolist()
         part, means = precise.select(open_rows), np.array([active[row].mean for row in rows])
-        # The objective's gradient: the gain of each labelling at the present mean.
+        # Decode the gradient of the objective: the labelling that gains most at the present distribution.
         best, gains = _gains(part, -temperature * means, decoder)
-        # Packed graphs of some examples may have fewer labels.
+        # A subset of packed graphs may have fewer labels than the batch, so pad.
         beyond = ((0, 0), (0, energy.num_labels - part.num_labels))
         labels = np.pad(best.labels.numpy(), beyond, constant_values=PADDING)
         marks, scores = _marks(labels, states), part.score(best.labels).numpy()
@@ -258,7 +261,7 @@ def _search(
 def _gains(
     energy: AnyEnergy, price: np.ndarray, decoder: Callable[[Any], Decoding]
 ) -> tuple[Decoding, np.ndarray]:
-    """Return the best labelling by score(y) + price · marks(y), and the bounds of this sum."""
+    """Return the labelling that maximises score(y) + price · marks(y), and an upper bound of the maximum."""
     unary = 2**0.5 * torch.from_numpy(price).unflatten(1, (-1, _num_states(energy)))
     unary, constant = unary[:, : energy.num_labels], -unary.sum((1, 2)) / 2
     if isinstance(energy, PairwiseEnergy | CliqueEnergy):
@@ -268,11 +271,11 @@ def _gains(
 
 
 class _Distribution(torch.autograd.Function):
-    """Map from scores of the active labellings to probabilities, with the derivative by the active set.
+    """Map from the scores of the active labellings to probabilities, with a derivative.
 
-    With a constant active set p solves an equality-constrained programme: the derivative by the scores is the
-    first block of the inverse of [[temperature M Mᵀ, 1], [1ᵀ, 0]], with marks M (Niculae et al. 2018, section
-    3.1).
+    If the active set stays the same, p solves a quadratic programme with equality constraints: the derivative
+    by the scores is the first block of the inverse of [[temperature M Mᵀ, 1], [1ᵀ, 0]], where the rows of M
+    are the labellings' marks (Niculae et al. 2018, section 3.1).
     """
 
     @staticmethod
@@ -286,9 +289,9 @@ class _Distribution(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
         labellings, found = ctx.saved_tensors
         there = (found > 0).double()
-        # The marks' products, up to a constant, which the last row takes up.
+        # Products of marks up to a constant, which cancels because probabilities sum to 1.
         same = 2.0 * (labellings[:, :, None] == labellings[:, None]).sum(-1) - labellings.shape[-1]
-        # Filler rows are independent.
+        # Copies of labellings get a 1 on the diagonal, so they do not affect the others.
         inner = ctx.temperature * same * there[..., None] * there[:, None] + torch.diag_embed(1 - there)
         above = torch.cat([inner, there[..., None]], -1)
         below = torch.cat([there, there.new_zeros(len(there), 1)], -1)

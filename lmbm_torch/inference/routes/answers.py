@@ -1,8 +1,8 @@
-"""Answers that combine other answers: for independent parts, under rules, and after searches without a proof.
+"""Answers combined from other answers: for independent parts, under rules, and after unproven searches.
 
-Each function takes a :class:`~lmbm_torch.inference.routes.table.Query` and asks further queries by
-:func:`~lmbm_torch.inference.routes.table.answer`. :mod:`~lmbm_torch.inference.routes.parts` finds the
-independent parts of an energy.
+Each function takes a :class:`~lmbm_torch.inference.routes.table.Query`, and asks further queries through
+:func:`~lmbm_torch.inference.routes.table.answer`. Independent parts of an energy are found by
+:mod:`~lmbm_torch.inference.routes.parts`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lmbm_torch.shapes import Float
 
 
 def under_own_rules(query: Query) -> Any:
-    """Return the answer for the energy within a restricted energy, under the rules of both."""
+    """Answer for a restricted energy: take the energy inside, under its own rules and the query's rules."""
     energy: RestrictedEnergy = query.energy
     others = query.constraints
     if others is not None:
@@ -51,25 +51,25 @@ def under_own_rules(query: Query) -> Any:
 
 
 def as_pairs(query: Query) -> Any:
-    """Return the answer for the same energy, written as a pairwise energy."""
+    """Convert the energy to a pairwise energy, and answer for the energy."""
     return answer(replace(query, energy=query.energy.to_pairwise()))
 
 
 def normalised(query: Query) -> Float[Tensor, " batch"]:
-    """Return the log partition 0 of a directed model without known labels."""
+    """Return 0, the log partition of a directed model without known labels."""
     query.energy.check_values()
-    # The empty sum is 0, and its gradient is 0; a constant would have no gradient.
+    # A sum over no columns is 0 and has gradient 0; a constant would have no gradient.
     return query.energy.unary[:, :0].sum(-1)
 
 
 def by_matched(query: Query) -> Any:
-    """Return marginals by the inference that the model was trained with."""
+    """Return the marginals by the inference that the model was trained with."""
     assert query.matched is not None
     return query.matched.marginals(query.energy, query.known)
 
 
 def around_rules(query: Query) -> Decoding:
-    """Return the best labellings that obey the rules, by decoding parts of the label space without rules."""
+    """Return the best labellings that obey the rules, by repeated decoding without rules."""
     search = constrained.decode_loss if query.quantity == "decode_hinge" else constrained.decode
     assert query.constraints is not None
 
@@ -80,11 +80,11 @@ def around_rules(query: Query) -> Decoding:
 
 
 def graph_under_rules(query: Query) -> Any:
-    """Return the answer for a graph of tables, with the rules as further tables.
+    """Answer for a graph of tables, with the rules as further tables.
 
     Raises:
-        TypeError, ValueError: see :func:`~lmbm_torch.inference.graphs.rules.ruled`; the ValueError for no
-            allowed labelling names the rules that contradict ``known``.
+        TypeError, ValueError: see :func:`~lmbm_torch.inference.graphs.rules.ruled`; if no labelling is
+            allowed, the ValueError names the rules that contradict ``known``.
     """
     energy, constraints, known = query.energy, query.constraints, query.known
     assert constraints is not None
@@ -113,7 +113,7 @@ def graph_under_rules(query: Query) -> Any:
 
 
 def enumerated_under_rules(query: Query) -> Any:
-    """Sum over the allowed labellings; the ValueError for none names the rules that contradict ``known``."""
+    """Enumerate the allowed labellings; if there are none, the ValueError names the contradicting rules."""
     energy, constraints, known = query.energy, query.constraints, query.known
     assert constraints is not None
     possible = constrained.restricted(energy, constraints, known=known)
@@ -129,7 +129,7 @@ def enumerated_under_rules(query: Query) -> Any:
 
 
 def best_of_one(query: Query) -> Decoding:
-    """Return the most probable labelling of the only member of a mixture."""
+    """Return the most probable labelling of a mixture with only one member."""
     one: dict[str, Any] = {"quantity": "decode", "energy": query.first, "measure": "", "node_limit": "auto"}
     return answer(replace(query, **one))
 
@@ -146,7 +146,7 @@ def programmed(query: Query) -> Decoding:
     Raises:
         ImportError: HiGHS is not installed.
     """
-    # No other route needs HiGHS.
+    # Import here: HiGHS is optional, and only this route needs it.
     from lmbm_torch.inference.relaxations import integer_program
 
     nodes = _fewer_nodes(query)
@@ -156,12 +156,12 @@ def programmed(query: Query) -> Decoding:
 
 
 def _fewer_nodes(query: Query) -> int | None:
-    """Return the node limit for a search whose nodes take far longer than nodes of branch and bound."""
+    """Return a node limit for searches whose nodes take far longer than those of branch and bound."""
     return query.nodes and max(1, query.nodes // LIMITS.nodes_to_one)
 
 
 def searched_then_tree(query: Query) -> Decoding:
-    """Decode a belief network by search, then the examples without a proof by a junction tree."""
+    """Decode a belief network by branch and bound; use a junction tree for examples without a proof."""
     found = _searched(query, query.nodes)
     rows = _open_rows(found)
     if not len(rows) or not query.is_narrow:
@@ -172,20 +172,20 @@ def searched_then_tree(query: Query) -> Decoding:
 
 
 def searched_then_semidefinite(query: Query) -> Decoding:
-    """Decode by branch and bound, then the examples without a proof by the semidefinite search."""
+    """Decode by branch and bound; use the semidefinite search for examples without a proof."""
     found = _searched(query, LIMITS.machine_nodes)
     rows = _open_rows(found)
     return replaced(found, rows, _taken_of(semidefinite, query, rows)) if len(rows) else found
 
 
 def ascended_then_eliminated(query: Query) -> Decoding:
-    """Decode graphs of tables by dual ascent, then the examples without a proof by elimination."""
+    """Decode graphs of tables by dual ascent; use elimination for examples without a proof."""
     return _ascended_then(elimination.decode, query)
 
 
 def ascended_then_cut(query: Query) -> Decoding:
-    """Decode graphs of tables by dual ascent, then the examples without a proof by cutting planes."""
-    # No other route of graphs needs SciPy.
+    """Decode graphs of tables by dual ascent; use cutting planes for examples without a proof."""
+    # Import here: SciPy is optional, and among the routes of graphs only this one needs it.
     from lmbm_torch.inference.graphs import cycles
 
     return _ascended_then(partial(cycles.decode, node_limit=_fewer_nodes(query)), query)
@@ -208,7 +208,7 @@ def best_by_parts(query: Query) -> Decoding:
     """Return the best labelling; examples with independent parts are decoded part by part.
 
     Returns:
-        ``status`` combines the parts: exact where each part is exact, with the sum of the residuals;
+        ``status`` is exact if each part is exact, and ``status.residual`` is the sum over the parts;
         ``nodes`` is the sum over the parts.
     """
     energy, whole = query.energy, replace(query, connected=True)
@@ -217,8 +217,8 @@ def best_by_parts(query: Query) -> Decoding:
     found, left = None, torch.arange(energy.batch_size, device=energy.device)
     is_directed = isinstance(energy, DirectedEnergy)
     if is_directed or query.constraints is None:
-        # Examples that a short search of all labels proves need no parts. For a Boltzmann machine under rules
-        # the end of a short search is no proof.
+        # First try a short search of all labels: examples that it proves need no parts. A short search of a
+        # Boltzmann machine under rules proves nothing.
         most = LIMITS.soon_nodes
         found = _searched(query, most if query.nodes is None else min(most, query.nodes))
         left = _open_rows(found)
@@ -244,7 +244,7 @@ def best_by_parts(query: Query) -> Decoding:
 
 
 def sums_by_parts(query: Query) -> Any:
-    """Return marginals, log partitions or samples; examples with independent parts are summed by part."""
+    """Return marginals, log partitions or samples, part by part for examples with independent parts."""
     energy, whole = query.energy, replace(query, connected=True)
     if not is_divisible(energy):
         return answer(whole)
@@ -274,7 +274,7 @@ def _searched(query: Query, node_limit: int | None) -> Decoding:
 
 
 def _taken_of(module: Any, query: Query, rows: Tensor | None, **limits: int | None) -> Decoding:
-    """Return a module's answer for the examples ``rows``; for all examples if ``rows`` is None."""
+    """Answer by a module's function for the examples ``rows``; for all examples if ``rows`` is None."""
     some = query.energy if rows is None else query.energy.select(rows)
     known = query.known if rows is None or query.known is None else query.known[rows]
     margin = {"margin": query.margin} if query.quantity == "decode_hinge" else {}
@@ -287,7 +287,7 @@ def _open_rows(found: Decoding) -> Tensor:
 
 
 def _problems(split: Split) -> list[Problem]:
-    """Return the parts; if rules contradict the known labels, the ValueError names these rules."""
+    """Return the parts as problems; if rules contradict known labels, the ValueError names the rules."""
     try:
         return list(split.problems())
     except ValueError:
@@ -297,17 +297,17 @@ def _problems(split: Split) -> list[Problem]:
 
 
 def _asked(query: Query, problem: Problem) -> Any:
-    """Return the answer for stacked parts, without a search for parts of parts."""
+    """Answer for stacked parts of equal size, without looking for smaller parts."""
     constraints = problem.constraints
     if constraints is None and query.constraints is not None and query.quantity not in BEST:
-        # If other parts have rules, this part gets an empty set of rules: the routes under rules are exact.
+        # Pass an empty set of rules: parts with rules have exact answers, and so must the others.
         constraints = Constraints((), tuple(map(str, range(problem.energy.num_labels))))
     given: dict[str, Any] = {"energy": problem.energy, "known": problem.known, "constraints": constraints}
     return answer(replace(query, connected=True, **given))
 
 
 def _by_part(problem: Problem, values: Tensor) -> Tensor:
-    """Return values of stacked parts as (parts, rows, …)."""
+    """Separate the values of stacked parts: (parts, rows, …)."""
     return values.unflatten(0, (len(problem.labels), -1))
 
 
@@ -364,7 +364,7 @@ def _log_partition(query: Query, split: Split) -> Float[Tensor, " rows"]:
 
 
 def _drawn(query: Query, split: Split) -> Tensor:
-    """Return draws of examples with parts, (rows, samples, labels): an independent draw for each part."""
+    """Draw each part independently; return labels (rows, samples, labels) of the examples of a split."""
     columns: dict[int, Tensor] = {}
     for problem in _problems(split):
         values = _asked(query, problem).transpose(0, 1)
@@ -380,13 +380,13 @@ def _drawn(query: Query, split: Split) -> Tensor:
 
 
 def _with_error(found: Marginals) -> Marginals:
-    """Return the marginals with a standard error, 0 where nothing was sampled."""
+    """Return the marginals with a standard error, which is 0 if nothing was sampled."""
     exact = torch.zeros_like(found.labels)
     return found if found.standard_error is not None else replace(found, standard_error=exact)
 
 
 def _joined(status: Status | None, problem: Problem, other: Status) -> Status:
-    """Return the joint status of some parts and further parts of the same examples."""
+    """Combine the status of earlier parts with the status of further parts of the same examples."""
     own = Status(
         _by_part(problem, other.exact).all(0),
         _by_part(problem, other.converged).all(0),
@@ -408,12 +408,12 @@ def _nodes(found: Decoding) -> Tensor:
 
 
 def _with_nodes(found: Decoding) -> Decoding:
-    """Return the decoding with ``nodes`` (0 without a search) and no other optional field."""
+    """Return the decoding with ``nodes``, 0 if nothing was searched, but no other optional field."""
     return Decoding(found.labels, found.objective, found.bound, found.status, _nodes(found))
 
 
 def _in_place(parts: list[tuple[Tensor, Any]], size: int) -> Any:
-    """Return the results of all rows in the order of the batch."""
+    """Join results of groups of rows, and return them in the order of the batch."""
     if len(parts) == 1 and len(parts[0][0]) == size:
         return parts[0][1]
     order = torch.cat([rows for rows, _ in parts]).argsort()

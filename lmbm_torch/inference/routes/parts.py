@@ -1,9 +1,9 @@
-"""Independent parts of a model: sets of free labels without any coupling, given known labels and rules.
+"""Independent parts of a model: sets of free labels that are not coupled, given known labels and rules.
 
-In the score of a Boltzmann machine, known labels couple no other labels and so cut the graph apart: their
-couplings are added to the fields of their neighbours. In sums of margins, hinge losses and log-probabilities
-of a directed model, each label has a term, known or not: the term couples all the free labels, and a known
-label joins the part of these labels. A rule couples its free labels while some labelling can break the rule.
+In the score of a Boltzmann machine, known labels only add their couplings to the fields of their neighbours,
+so they separate the graph into parts. Margins, hinge losses and log-probabilities of a directed model are
+sums with a term for each label, known or not. The term of a known label couples all free labels in the term,
+so the known label belongs to their part. A rule couples its free labels while it can be broken.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from lmbm_torch.inference.common.given import check_rules, clamp
 from lmbm_torch.shapes import Bool, Float, Int, Known
 from lmbm_torch.verdicts import is_traced
 
-# Largest number of labels of a part that is solved in one batch with other parts of equal size.
+# Largest number of labels of a part that is solved in a batch with other parts of the same size.
 MOST_STACKED = 16
-# Largest number of couplings of such a batch.
+# Largest number of couplings in one batch of such parts.
 MOST_COUPLINGS = 2**22
 # Largest number of parts whose rules are cached.
 NUM_KEPT = 256
@@ -36,13 +36,13 @@ SplitEnergy = PairwiseEnergy | DirectedEnergy
 
 
 class Problem(NamedTuple):
-    """Part of some examples, or several parts of equal size, stacked along the batch.
+    """Part of some examples, or several parts of the same size, stacked along the batch.
 
     Args:
         energy: the energy of the parts' labels.
         known: the known values of these labels; None if all are free.
-        constraints: rules over the labels of a single part.
-        labels: (parts, labels), the indices of the labels in the whole energy.
+        constraints: rules over the labels, only for a single part.
+        labels: (parts, labels), the indices of each part's labels in the whole energy.
     """
 
     energy: Any
@@ -53,13 +53,13 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Examples with the same free labels, and the parts of these examples.
+    """Examples with the same free labels, and the independent parts.
 
     Args:
         energy: the energy of these examples.
         rows: the indices of the examples in the batch.
-        known: the known labels of these examples, and the labels that follow from them by the rules.
-        pieces: the free labels of each part, then the known labels whose terms belong to the part.
+        known: the known labels of the examples, including labels that follow from the rules.
+        pieces: the labels of each part: free labels, and known labels whose terms belong to the part.
         sizes: the number of free labels of each part.
         of_margins: whether known labels have terms, too.
         constraints: rules over all labels.
@@ -74,7 +74,7 @@ class Split:
     constraints: Constraints | None
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the parts; small parts of equal size without rules come stacked."""
+        """Yield the parts; small parts of the same size and without rules are stacked."""
         spins = known_spins(self.energy, self.known).to(self.energy.dtype)
         alone: dict[int, list[Tensor]] = {}
         for labels in self.pieces:
@@ -90,10 +90,10 @@ class Split:
                 yield self._problem(several[start : start + step], spins, None)
 
     def constant(self) -> Float[Tensor, " rows"]:
-        """Return the score minus the sum of the parts' scores."""
+        """Return the score of an example minus the sum of the scores of the parts."""
         half = clamp(torch.full_like(self.energy.unary, 0.5), self.known)
         if isinstance(self.energy, PairwiseEnergy):
-            # A label of ½ has spin 0: all terms of free labels become 0.
+            # A value of ½ is a spin of 0, so all terms with free labels vanish.
             return self.energy.score(half)
         inside = torch.zeros(self.energy.num_labels, dtype=torch.bool, device=self.energy.device)
         inside[torch.cat(self.pieces)] = True
@@ -109,7 +109,7 @@ class Split:
 
 
 def is_divisible(energy: Any) -> bool:
-    """Return whether :func:`splits` takes the energy: cliques of at most two labels."""
+    """Return whether :func:`splits` can take the energy: no cliques of three or more labels."""
     if is_traced():
         return False
     return isinstance(energy, PairwiseEnergy) or (isinstance(energy, DirectedEnergy) and not energy.cliques)
@@ -123,14 +123,14 @@ def splits(
     of_margins: bool = False,
     least: int = 1,
 ) -> tuple[list[Split], Int[Tensor, " rows"]]:
-    """Return the examples with independent parts, and the indices of the examples without such parts.
+    """Split examples into independent parts; also return the indices of examples without such parts.
 
     Args:
         energy: an energy for which :func:`is_divisible` is true.
         known: {0, 1, NaN}, NaN for a free label.
         constraints: rules over the labels.
         of_margins: whether the quantity is a sum over margins; always true for a directed model.
-        least: an example is split only if the second largest part has at least this many labels.
+        least: the smallest size of the second largest part for which an example is split.
 
     Raises:
         TypeError: ``constraints`` is no :class:`~lmbm_torch.constraints.Constraints`.
@@ -164,7 +164,7 @@ def splits(
 
 
 def _touches(energy: SplitEnergy) -> Bool[np.ndarray, "labels labels"]:
-    """Return a matrix whose row i marks the labels in the term of label i, and label i."""
+    """Return a boolean matrix (labels, labels): row i marks the labels in the term of label i, also i."""
     weights = energy.parents if isinstance(energy, DirectedEnergy) else energy.pairwise
     seen = weights.detach() != 0
     touches = (seen.any(0) if seen.ndim == 3 else seen).cpu().numpy().copy()
@@ -175,7 +175,7 @@ def _touches(energy: SplitEnergy) -> Bool[np.ndarray, "labels labels"]:
 def _alike(
     energy: SplitEnergy, known: Tensor | None, constraints: Constraints | None
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield groups of rows in which the same labels are known (under rules: with equal values)."""
+    """Yield groups of rows in which the same labels are known (under rules: with the same values)."""
     every = torch.arange(energy.batch_size, device=energy.device)
     if constraints is not None:
         known = _with_consequences(energy, known, constraints)
@@ -203,7 +203,7 @@ def _with_consequences(energy: SplitEnergy, known: Tensor | None, constraints: C
 def _open_rules(
     constraints: Constraints | None, free: np.ndarray, known: Tensor | None
 ) -> Bool[np.ndarray, "rules free"]:
-    """Mark the free labels in each rule that some labelling can break."""
+    """Mark the free labels of each rule that some labelling can break."""
     if constraints is None:
         return np.zeros((0, int(free.sum())), bool)
     matrix = constraints.matrix
@@ -213,7 +213,7 @@ def _open_rules(
 
 
 def _components(touches: Bool[np.ndarray, "terms labels"]) -> list[Int[np.ndarray, " members"]]:
-    """Return the labels of each connected part, the part of the first label first."""
+    """Return the labels of each connected component; the component of the first label comes first."""
     remaining, found = np.ones(touches.shape[1], bool), []
     by_label = np.ascontiguousarray(touches.T)
     while remaining.any():
@@ -236,7 +236,7 @@ def _in_order(energy: SplitEnergy, piece: np.ndarray) -> Int[Tensor, " labels"]:
 
 
 def _energy_of(energy: SplitEnergy, labels: Tensor, spins: Tensor) -> SplitEnergy:
-    """Return the energy of some labels, given the spins of all other labels; a spin of 0 adds nothing."""
+    """Return the energy of ``labels``, given the spins of all other labels; a spin of 0 adds nothing."""
     is_directed = isinstance(energy, DirectedEnergy)
     weights = energy.parents if is_directed else energy.pairwise
     own = weights[..., labels, :]
@@ -263,7 +263,7 @@ def _stacked(energies: Sequence[SplitEnergy]) -> SplitEnergy:
 
 
 def _rules_of(constraints: Constraints, labels: Tensor, known: Tensor | None) -> Constraints | None:
-    """Return the rules over a part's labels that are still open; all rows of ``known`` are equal."""
+    """Return the rules over a part's labels that can still be broken; all rows of ``known`` are equal."""
     values = np.full(constraints.num_labels, np.nan) if known is None else known[0].double().cpu().numpy()
     return _kept_rules(constraints, tuple(labels.tolist()), values.tobytes())
 

@@ -1,4 +1,4 @@
-"""Public functions of inference, one for each quantity; each asks the table of routes."""
+"""Public functions of inference; each looks up its routine in the table of routes."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def decode(
 ) -> Decoding:
     """Return argmax_y P(y), the MAP labelling, with an optimality certificate; hidden units are summed out.
 
-    The answer is exact for chains, trees, and all models that are enumerated or have a junction tree of small
-    width. Searches prove their answers within ``node_limit``. For a restricted Boltzmann machine with many
-    labels the bound may stay above the objective. ``status`` says which case holds.
+    The answer is exact for chains, for trees, and for models that are enumerated or have a junction tree of
+    small width. Searches prove their answers if they end within ``node_limit``. For a restricted Boltzmann
+    machine with many labels the bound may stay above the objective. ``status`` says which case holds.
 
     Args:
-        energy: an energy of any kind in :mod:`lmbm_torch.energies`. Boltzmann machines with cliques of three
-            or more labels need at most 22 labels, a graph close to a tree, or HiGHS. A subclass of
-            ``BaseEnergy`` from elsewhere has at most 22 free labels. A restricted energy is decoded under its
-            own rules.
+        energy: an energy of any kind in :mod:`lmbm_torch.energies`. A Boltzmann machine with cliques of three
+            or more labels needs at most 22 labels, a graph close to a tree, or the solver HiGHS. A subclass
+            of ``BaseEnergy`` from another library needs at most 22 free labels. A restricted energy is
+            decoded under its own rules.
         known: {0, 1, NaN}, NaN for a free label; the answer keeps the known labels. None for chains and
             trees.
         top_k: the number of labellings to return, best first. Only directed models, chains and Boltzmann
             machines can return several (with cliques of three or more labels: of at most 22 labels).
-        node_limit: the number of nodes after which an example's search ends; "auto" for the limit of the kind
-            of energy (:data:`~lmbm_torch.inference.common.limits.LIMITS`), None for no limit: dense Boltzmann
-            machines of many labels then take the semidefinite search. Only searches use the limit.
+        node_limit: the number of nodes after which an example's search ends; "auto": the default for this
+            kind of energy (:data:`~lmbm_torch.inference.common.limits.LIMITS`); None: no limit, with the
+            semidefinite search for dense Boltzmann machines of many labels. Only searches use the limit.
         constraints: rules that the labellings must obey; see
             :mod:`lmbm_torch.inference.under_rules.constrained`.
 
@@ -89,10 +89,11 @@ def decode_hinge(
     """Return argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with the certificate.
 
     Args:
-        energy: a directed model or a Boltzmann machine; with cliques of three or more: at most 22 labels.
+        energy: a directed model or a Boltzmann machine; at most 22 labels with cliques of three or more.
         margin: γ > 0, in units of the local fields.
-        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
-        top_k: the number of labellings to return, best first; for a Boltzmann machine, at most 22 labels.
+        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels are part of the sum.
+        top_k: the number of labellings to return, best first; a Boltzmann machine with several needs at most
+            22 labels.
         node_limit, constraints: see :func:`decode`.
 
     Raises:
@@ -127,22 +128,22 @@ def decode_expected(
     num_samples: int = LIMITS.samples,
     generator: torch.Generator | None = None,
 ) -> Decoding:
-    """Return the labelling of largest expected measure under an equal mixture of directed models.
+    """Return the labelling of largest expected measure under a mixture of directed models of equal weight.
 
     Args:
-        energies: the members of the mixture, of one shape; a single model is a mixture of one member.
+        energies: the members (models) of the mixture, of the same shape; one model is a mixture.
         measure: ``"exact_match"`` (the most probable labelling), ``"hamming"``, ``"f1"`` or ``"jaccard"``; F1
             and Jaccard need labels of two values.
         known: {0, 1, NaN}, NaN for a free label.
         constraints: rules that the labelling must obey; the distribution is then conditional on the rules.
         top_k: the number of labellings to return, best first; above 1 only for the exact match without rules.
-        tolerance: the enumeration of likely labellings ends when the regret (under rules, the probability of
-            labellings left out) is at most this number.
+        tolerance: the largest regret (under rules, the largest probability of labellings left out) at which
+            the enumeration of likely labellings ends.
         max_labellings: the largest number of likely labellings for each member and instance; None for 10,000,
-            and fewer if there are more than 100 labels.
+            and fewer for more than 100 labels.
         max_candidates, node_limit: limits of the search for the exact match, see
             :func:`lmbm_torch.inference.search.mixture.decode`.
-        num_samples: draws for each instance for which the likely labellings leave out much probability.
+        num_samples: the number of draws for each instance whose likely labellings leave out much probability.
         generator: the source of randomness, on the energies' device; by default torch's own.
 
     Returns:
@@ -190,18 +191,18 @@ def marginals(
     generator: torch.Generator | None = None,
     constraints: Constraints | None = None,
 ) -> Any:
-    """Return P(y_i = 1), or P(y_t = s) of labels of several states: exact where affordable, else approximate.
+    """Return P(y_i = 1), or P(y_t = s) for labels of several states: exact if affordable, else approximate.
 
     ``method`` names the routine in words. ``status.exact`` says for which examples the marginals and
-    ``log_partition`` are exact. Otherwise ``log_partition`` is a bound or an approximation by the routine, or
-    0 for a directed model.
+    ``log_partition`` are exact. Otherwise, ``log_partition`` is a bound or approximate, 0 for a directed
+    model.
 
     Args:
-        energy: see :func:`decode`, also for ``known``. A directed model with too many labels for enumeration,
-            and with a graph that is not close to a tree, takes no known labels.
+        energy: see :func:`decode`, also for ``known``. A directed model with too many labels for enumeration
+            and with a graph that is not close to a tree takes no known labels.
         matched: the inference that a restricted Boltzmann machine was trained with, used if enumeration would
             take too long; by default belief propagation.
-        generator: the source of samples for a directed model of many labels.
+        generator: the source of randomness for a directed model of many labels, whose marginals are sampled.
         constraints: rules that the labellings obey; needs at most 22 free labels or a sparse model, see
             :func:`log_partition`.
 
@@ -228,12 +229,12 @@ def marginals(
 def log_partition(
     energy: AnyEnergy, *, known: Known | None = None, constraints: Constraints | None = None
 ) -> Float[Tensor, " batch"]:
-    """Return log Σ_y exp(score(y)), exactly, over the labellings that agree with ``known``; differentiable.
+    """Return log Σ_y exp(score(y)) exactly, over the labellings that agree with ``known``; differentiable.
 
     Args:
-        energy: a chain, a tree, a graph of tables, an energy of at most 22 free labels (of a restricted
-            Boltzmann machine, units of the smaller side), a Boltzmann machine or directed model with a graph
-            close to a tree, or a directed model without known labels, whose log partition is 0.
+        energy: a chain; a tree; a graph of tables; an energy of at most 22 free labels (for a restricted
+            Boltzmann machine, at most 22 units on the smaller side); a Boltzmann machine or directed model
+            with a graph close to a tree; or a directed model without known labels, whose log partition is 0.
         known: see :func:`decode`. For a directed model the result is log P(known).
         constraints: rules that the labellings obey; needs at most 22 free labels, or a sparse Boltzmann
             machine or directed model. For a directed model the result is the log-probability that the rules
@@ -273,7 +274,7 @@ def sample(
 
     Args:
         energy: see :func:`log_partition`.
-        num_samples: draws for each example.
+        num_samples: the number of draws for each example.
         known: see :func:`decode`; None for a sequential energy.
         generator: the source of randomness, on the energy's device; by default torch's own.
         constraints: see :func:`log_partition`.

@@ -1,9 +1,9 @@
-"""Table of routes: the routine for each query.
+"""Table of routes: which routine answers which query.
 
-A :class:`Query` asks a quantity of an energy. :data:`ROUTES` lists, for each kind of energy and quantity,
-with and without rules, pairs of a condition and a routine. The first routine whose condition holds answers.
-Routines are named by module and imported at their first use. A kind of energy from outside this library, a
-subclass of :class:`~lmbm_torch.energies.BaseEnergy`, is enumerated.
+A :class:`Query` asks for a quantity of an energy. For each kind of energy and quantity, with and without
+rules, :data:`ROUTES` lists pairs of a condition and a routine. The first routine whose condition holds gives
+the answer. Routines are named by module and imported at first use. An energy of a kind outside this library,
+a subclass of :class:`~lmbm_torch.energies.BaseEnergy`, is enumerated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Known
 
 NodeLimit = int | Literal["auto"] | None
-"""Largest number of nodes of an example's search; "auto": the kind of energy decides, None: no limit."""
+"""Largest number of nodes of an example's search; "auto": default for the kind of energy; None: no limit."""
 
 
 @runtime_checkable
@@ -48,7 +48,7 @@ class Matched(Protocol):
 
     @property
     def is_mean_field(self) -> bool:
-        """Return whether marginals come from the mean field, and not from belief propagation."""
+        """Return whether marginals come from mean field rather than belief propagation."""
         ...
 
     def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None, /) -> Any:
@@ -56,16 +56,16 @@ class Matched(Protocol):
         ...
 
 
-# Not frozen: frozen records would take a tenth of the time of a small search.
+# Not frozen: creating a frozen record would take a tenth of the time of a small search.
 @dataclass(eq=False, kw_only=True)
 class Query:
-    """Question for a quantity of an energy, with the arguments of the quantity's public function; read-only.
+    """Request for a quantity of an energy, with the arguments of the quantity's public function; read-only.
 
     Args:
         quantity: the name of the public function.
-        energy: the energy; for an expected measure the sequence of a mixture's members.
-        measure: the name of the expected measure.
-        connected: whether the energy is known to have no independent parts.
+        energy: the energy; for an expected measure, the sequence of the mixture's members.
+        measure: the name of the expected measure; "" for other quantities.
+        connected: whether the energy has no independent parts, as far as known.
     """
 
     quantity: str
@@ -86,7 +86,7 @@ class Query:
 
     @property
     def first(self) -> Any:
-        """Return the energy; for a mixture, the first member's."""
+        """Return the energy; for a mixture, the energy of the first member."""
         return self.energy[0] if self.measure else self.energy
 
     @property
@@ -107,13 +107,13 @@ class Query:
 
     @property
     def units(self) -> int:
-        """Return the number of free labels; of a restricted Boltzmann machine, the smaller side's units."""
+        """Return the number of free labels; for a restricted Boltzmann machine at most the hidden units."""
         is_bipartite = isinstance(self.energy, BipartiteEnergy)
         return min(self.free, self.energy.num_hidden) if is_bipartite else self.free
 
     @cached_property
     def is_narrow(self) -> bool:
-        """Return whether a junction tree of the energy and the rules is small."""
+        """Return whether a junction tree of the energy and the rules has small tables."""
         ask, of_margins = _routine("graphs.elimination.is_narrow"), self.quantity == "decode_hinge"
         return ask(self.energy, LIMITS.treewidth, constraints=self.constraints, of_margins=of_margins)
 
@@ -128,25 +128,25 @@ class Query:
         return LIMITS.machine_nodes if is_machine else LIMITS.network_nodes
 
     def option(self, name: str) -> Any:
-        """Return the query's value for the argument ``name`` of a routine."""
+        """Return the query's value for a routine's argument ``name``."""
         return self.nodes if name == "node_limit" else getattr(self, name)
 
 
 class When(NamedTuple):
-    """Condition on a query, in words and as a function."""
+    """Condition on a query, in words for the manual and as a function."""
 
     words: str
     holds: Callable[[Query], bool]
 
 
 class Route(NamedTuple):
-    """Condition of a query, and the routine for queries with that condition.
+    """Condition on a query, and the routine that answers queries for which the condition holds.
 
     Args:
         when: the condition.
-        routine: module and function in this package, ``{quantity}`` for the name of the quantity. The routine
-            takes the energy and the query's options by name, or only the ``query``. None to refuse the query.
-        words: the ``method`` of the result; "" if the routine sets ``method``. For a refusal the error
+        routine: module and function in this package, with ``{quantity}`` for the quantity's name. The routine
+            takes the energy and the query's options by name, or only ``query``. None: refused.
+        words: the ``method`` of the result; "" if the routine sets ``method``. For a refusal, the error
             message, filled in by :meth:`str.format`.
     """
 
@@ -156,13 +156,13 @@ class Route(NamedTuple):
 
 
 class Routes(NamedTuple):
-    """Routes of some kinds of energy.
+    """Routes for some kinds of energy and some quantities.
 
     Args:
         kinds: the classes of energies.
-        quantities: the names of quantities.
+        quantities: the names of the quantities.
         rules: True for queries under rules, False for queries without rules, None for both.
-        rows: the routes in their order.
+        rows: the routes in the order in which conditions are tried.
     """
 
     kinds: tuple[type, ...]
@@ -172,7 +172,7 @@ class Routes(NamedTuple):
 
 
 def _enumerated(limit: int) -> int:
-    """Return the largest number of labels for enumeration, larger without numba: searches are slower."""
+    """Return the largest number of labels to enumerate: more without numba, since searches are then slow."""
     return limit if has_numba() else max(limit, LIMITS.without_numba)
 
 
@@ -186,13 +186,13 @@ def _is_summed(query: Query) -> bool:
 
 
 def _fits(query: Query, max_bytes: int) -> bool:
-    """Return whether the tables for elimination of a graph of many states take at most ``max_bytes``."""
+    """Return whether the tables for eliminating a graph's variables take at most ``max_bytes``."""
     given: dict[str, Any] = {"known": query.known}
     return _routine("graphs.elimination.fits")(query.energy, query.quantity, max_bytes, **given)
 
 
 def _largest_graph(energy: FactorEnergy) -> int:
-    """Return the largest number of table entries of an example."""
+    """Return the largest total number of table entries of an example."""
     structure = energy.structure
     if not energy.is_packed:
         return structure.num_entries
@@ -330,7 +330,7 @@ ALLOWED_EXPECTED = (
     Route(MATCH, "expected.bayes.decode_most_probable"),
     Route(ALWAYS, "expected.bayes.decode_allowed"),
 )
-# Exact sums; the last route refuses energies with too many labels.
+# Routes for exact sums. The last routine refuses energies with too many labels.
 SUMMED_UP = (
     Route(NARROW_SUM, "graphs.elimination.{quantity}", BY_TREE),
     Route(LARGE_SUM, "routes.answers.sums_by_parts"),
@@ -604,10 +604,10 @@ def _rows(kind: type, quantity: str, rules: bool) -> tuple[Route, ...]:
 
 
 def route_of(query: Query) -> Route:
-    """Return the first route whose condition holds.
+    """Return the first route of the query's kind whose condition holds.
 
     Raises:
-        TypeError: no route leads from the kind of energy to the quantity.
+        TypeError: the table has no route for the kind of energy and quantity.
         ValueError: ``known`` has another shape than (batch, labels), or values except 0, 1 and NaN.
     """
     kind = type(query.first)
@@ -625,10 +625,10 @@ def route_of(query: Query) -> Route:
 
 
 def answer(query: Query) -> Any:
-    """Return the answer of the query's route.
+    """Look up the query's route, and return the routine's answer.
 
     Raises:
-        TypeError: no route leads from the kind of energy to the quantity.
+        TypeError: the table has no route for the kind of energy and quantity.
         ValueError: the route or the routine refuses the query.
     """
     route = route_of(query)
@@ -671,7 +671,7 @@ def _module(name: str) -> Any:
     return import_module(f"lmbm_torch.inference.{name}")
 
 
-# Query's fields that routines may take by name.
+# Fields of a query that routines may take as arguments.
 OPTIONS = (
     *("known", "constraints", "margin", "top_k", "node_limit", "num_samples", "generator"),
     *("measure", "tolerance", "max_labellings", "max_candidates"),
@@ -680,6 +680,6 @@ OPTIONS = (
 
 @cache
 def _taken(routine: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Return the routine's arguments that are options of a query; None for a routine that takes the query."""
+    """Return the routine's arguments that are options of a query; None if the routine takes the query."""
     arguments = signature(routine).parameters
     return None if "query" in arguments else tuple(name for name in OPTIONS if name in arguments)

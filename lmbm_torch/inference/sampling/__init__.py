@@ -1,1 +1,1 @@
-"""Samples, and estimates by samples."""
+"""Samples from models, and estimates from samples."""

@@ -1,7 +1,6 @@
-"""Ancestral sampling of directed models: each label is drawn given the labels before.
+"""Ancestral sampling of directed models: each label is drawn given the labels that come before.
 
-If all examples share the couplings, they also share the random numbers, so no answer depends on the
-other examples of the batch.
+If all examples share the couplings, they also share random numbers: answers do not depend on other examples.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["marginals", "sample"]
 
 
 def is_for(energy: object) -> bool:
-    """Return whether an energy is a belief network with shared parents and without cliques, on the CPU."""
+    """Return whether the energy is a belief network on the CPU, with shared parents and without cliques."""
     return (
         isinstance(energy, DirectedEnergy)
         and energy.device.type == "cpu"
@@ -38,7 +37,7 @@ def is_for(energy: object) -> bool:
 def labellings_of_most_f1(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the labelling of largest mean F1 over samples, (batch, labels), this F1, and the error."""
+    """Return the labelling of largest mean F1 over samples, (batch, labels), its mean F1, and the error."""
     search = kernels("search.samples")
     answers: Answers = search.labellings_of_most_f1(_network(energy), _noise(energy, num_samples, generator))
     labels = torch.from_numpy(answers.labels).long()[:, energy.positions]
@@ -49,7 +48,7 @@ def labellings_of_most_f1(
 def mean_chances(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the means of P(y_i = 1 | y_pa(i)), (batch, labels), in float64, and the standard errors."""
+    """Return the mean over samples of P(y_i = 1 | y_pa(i)), (batch, labels), in float64, and the error."""
     draw = kernels("search.samples")
     chances: Chances = draw.mean_chances(_network(energy), _noise(energy, num_samples, generator))
     error = (torch.from_numpy(chances.variance) / (num_samples - 1)).sqrt()
@@ -64,7 +63,7 @@ def _noise(energy: DirectedEnergy, num_samples: int, generator: torch.Generator 
 
 
 def _network(energy: DirectedEnergy) -> Network:
-    """Return the belief network over {0, 1}: log-odds are twice the fields."""
+    """Return the arrays of a belief network over {0, 1}, whose log-odds are twice the fields."""
     ordered = energy.in_order()
     parents = ordered.parents.double().numpy()
     parent, child = np.nonzero(parents.T)
@@ -73,17 +72,17 @@ def _network(energy: DirectedEnergy) -> Network:
     return Network(np.ascontiguousarray(log_odds), start, child, 4 * parents[child, parent])
 
 
-# Largest bytes of one (samples, batch, labels) tensor; a pass holds three of them.
+# Largest bytes of one (samples, batch, labels) tensor; a pass needs three such tensors.
 CHUNK_BYTES = 16 * 2**20
-# Largest share of nonzero weights for which only these weights are read. (Half of the matrix is always 0:
-# parents come before their children.)
+# Largest share of nonzero weights for which only the nonzero weights are read. (Half of the matrix is always
+# 0, since parents come before their children.)
 _FEW = 0.1
 
 
 def next_field(
     energy: DirectedEnergy, spins: Float[Tensor, "*samples _batch earlier"]
 ) -> Float[Tensor, "*samples batch"]:
-    """Return the local field of the label at position t, given the t spins before.
+    """Return the local field of the label at position t, given the t spins before it.
 
     Args:
         energy: a model whose ordering is 0 … K − 1 (:meth:`DirectedEnergy.in_order`).
@@ -109,7 +108,7 @@ def sample(
 
     Args:
         energy: a directed model, on any device.
-        num_samples: draws for each example.
+        num_samples: the number of draws for each example.
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
@@ -136,14 +135,14 @@ def marginals(
 ) -> Marginals:
     """Return P(y_i = 1) as the mean over samples of P(y_i = 1 | y_pa(i)) = σ(2 z_i), with the standard error.
 
-    The variance of the mean of conditional probabilities (Rao–Blackwell) is at most that of the mean of the
-    sampled labels, and 0 for labels without parents. The log partition is 0, as for any directed model;
+    Averaging conditional probabilities has at most the variance of averaging sampled labels (Rao–Blackwell),
+    and none for labels without parents. The log partition is 0, as for any directed model;
     ``status.residual`` is an example's largest standard error. On the CPU, examples with shared weights of
-    the parents share the random numbers.
+    parents share the random numbers.
 
     Args:
         energy: a directed model, on any device.
-        num_samples: draws for each example, at least 2.
+        num_samples: the number of draws for each example, at least 2.
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
@@ -170,7 +169,7 @@ def _mean_chances(
     squares = torch.zeros_like(energy.unary)
     drawn = 0
     for probabilities, _ in _draws(energy, num_samples, generator):
-        # Chan's formula joins means and squared deviations; a difference of raw moments would lose digits.
+        # Join means and squared deviations (Chan's formula): differences of raw moments would lose digits.
         count = len(probabilities)
         variance, chunk_mean = torch.var_mean(probabilities, 0, correction=0)
         step = chunk_mean - mean
@@ -207,7 +206,7 @@ def _draws(
 def _few_parents(ordered: DirectedEnergy) -> list[tuple[Tensor, Tensor]] | None:
     """Return the parents of each label, by position, and the weights; None if there are many parents.
 
-    Return None on a GPU, too, where the check would wait for the GPU.
+    The result is also None on a GPU, where the check would wait for the GPU.
     """
     parents = ordered.parents
     if parents.device.type != "cpu" or parents.ndim > 2 or ordered.clique_weight is not None:
@@ -221,7 +220,7 @@ def _few_parents(ordered: DirectedEnergy) -> list[tuple[Tensor, Tensor]] | None:
 def _label_by_label(
     energy: SequentialEnergy, num_samples: int, generator: torch.Generator | None
 ) -> Int[Tensor, "num_samples batch labels"]:
-    """Return draws of a sequential energy, with one call for each label and all samples."""
+    """Draw from a sequential energy, label by label, with one call for all samples of a label."""
     rows = torch.arange(energy.batch_size, device="cpu").repeat(num_samples)
     values = torch.zeros(len(rows), energy.num_labels, dtype=torch.int64, device="cpu")
     for position in range(energy.num_labels):

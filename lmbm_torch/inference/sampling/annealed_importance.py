@@ -1,9 +1,9 @@
 """Annealed importance sampling, forward and reverse, for likelihoods of restricted Boltzmann machines.
 
 Forward chains go from an energy with a known partition function to the given energy. They give an unbiased
-estimate of the partition function; its logarithm is too low on average, so log-likelihoods are too high.
-Reverse chains go from given labels back to the first energy; log-likelihoods are then too low.
-:mod:`~lmbm_torch.inference.sampling.log_likelihood` combines both.
+estimate of the partition function. Its logarithm is too low on average: estimated log-likelihoods are too
+high. Reverse chains go from given labels back to the first energy; estimated log-likelihoods are then too
+low. :mod:`~lmbm_torch.inference.sampling.log_likelihood` combines both.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def estimate(
 ) -> Estimate[Tensor]:
     """Return log Z = log Z_0 + log E[w], with chains of weight w from an uncoupled energy.
 
-    Z_0 is the partition function of the uncoupled energy. At step k of T, a chain's log w grows by the
-    increase of −free_energy(v) as the energy goes from (k − 1)/T to k/T of the path, and then v takes a Gibbs
-    step at k/T (Neal 2001; Salakhutdinov and Murray 2008). w is unbiased for Z/Z_0 whatever the number of
-    temperatures and the path.
+    Z_0 is the partition function of the uncoupled energy. At step k of T, the energy moves along the path
+    from (k − 1)/T to k/T, which adds the increase of −free_energy(v) to a chain's log w; then v takes a Gibbs
+    step at k/T (Neal 2001; Salakhutdinov and Murray 2008). w is an unbiased estimate of Z/Z_0 for any number
+    of temperatures and any path.
 
     The standard error reflects only states that the chains have visited. If most of Z lies in a few states
-    that chains from the biases hardly ever visit, all chains may miss the states and still agree: for a model
-    trained on images, the estimate was 20 nats lower without ``base``, at standard errors below 1.
+    that chains hardly ever reach from the biases, all chains may miss the states and still agree: for a
+    model trained on images, the estimate was 20 nats too low without ``base``, at standard errors below 1.
 
     Args:
         energy: a bipartite energy, on any device.
@@ -56,8 +56,8 @@ def estimate(
             path.
         generator: the source of randomness, on the energy's device; by default torch's own.
         known: {0, 1, NaN}, NaN for a free visible unit; the partition then sums over the free units.
-        base: log-odds of the visible units at the start, with hidden units at ½; best are the log-odds of the
-            units' frequencies in the data. By default the energy's own biases on both sides.
+        base: log-odds of the visible units at the start, with hidden units at ½; the log-odds of the units'
+            frequencies in the data are best. By default the energy's own biases on both sides.
         path: energies along the way, in order, like earlier states of the training; by default a straight
             path.
 
@@ -96,15 +96,14 @@ def reverse(
     base: Float[Tensor, "#batch visible"] | None = None,
     path: Sequence[BipartiteEnergy] = (),
 ) -> Estimate[Tensor]:
-    """Return log p(v) = log f(v) − log Z_0 + log E[1/w], where a chain of weight w goes from v back to no
-    coupling.
+    """Return log p(v) = log f(v) − log Z_0 + log E[1/w], for chains of weight w from v back to no coupling.
 
-    RAISE (Burda, Grosse and Salakhutdinov 2015) runs the chains of :func:`estimate` backwards; f = exp(−free
-    energy). E[f(v)/(w Z_0)] is the probability that a chain of :func:`estimate` ends at v, whatever the
-    number of temperatures. The mean logarithm over chains is therefore below the logarithm of this
-    probability, which is below log p(v) on average over the model's own samples: as a mean over unseen
-    examples, a lower bound as far as the examples resemble the model's samples. For a single v the bound need
-    not hold: the probability of reaching v may be larger than p(v). More temperatures bring the two together.
+    RAISE (Burda, Grosse and Salakhutdinov 2015) runs the chains of :func:`estimate` backwards, with f =
+    exp(−free energy). E[f(v)/(w Z_0)] is the probability that a chain of :func:`estimate` ends at v, for any
+    number of temperatures. Therefore the mean logarithm over chains is below the logarithm of this
+    probability, which is below log p(v) on average over the model's own samples. As a mean over unseen
+    examples, the result is a lower bound if the examples resemble the model's samples. For a single v it may
+    not be a bound: the probability of reaching v may be larger than p(v). More temperatures help.
 
     Args:
         energy: a bipartite energy, on any device.
@@ -144,7 +143,7 @@ def _check_chains(num_chains: int) -> None:
 def _annealing(
     energy: BipartiteEnergy, base: Tensor | None, path: Sequence[BipartiteEnergy], num_temperatures: int
 ) -> list[Stretch]:
-    """Check the input, and return the path from an uncoupled energy to ``energy``."""
+    """Check the input, and return the path from an uncoupled energy to ``energy`` as stretches."""
     energy.check_values()
     check_path(energy, path)
     check_count("num_temperatures", num_temperatures)
@@ -157,7 +156,7 @@ def _annealing(
 
 
 def _log_mean(log_weights: Float[Tensor, "chains batch"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the log of the mean weight, the standard error, and the effective number of chains."""
+    """Return the logarithm of the mean weight, its standard error, and the effective number of chains."""
     relative = (log_weights - log_weights.amax(0)).exp()
     return (
         log_weights.logsumexp(0) - math.log(len(log_weights)),
@@ -167,7 +166,7 @@ def _log_mean(log_weights: Float[Tensor, "chains batch"]) -> tuple[Tensor, Tenso
 
 
 def _log_partition_of_biases(energy: BipartiteEnergy, known: Tensor | None) -> Float[Tensor, " batch"]:
-    """Return log Z of an energy without coupling."""
+    """Return log Z of an energy from its biases, as if the coupling were 0."""
     visible = softplus(energy.visible)
     if known is not None:
         visible = torch.where(known.isnan(), visible, known.nan_to_num().to(energy.dtype) * energy.visible)

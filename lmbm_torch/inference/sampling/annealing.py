@@ -18,7 +18,7 @@ Fields = tuple[Tensor, Tensor]
 
 
 def between(first: BipartiteEnergy, last: BipartiteEnergy, share: float) -> BipartiteEnergy:
-    """Return the energy at a share of the way between two energies, a geometric mean of distributions."""
+    """Return the energy at a share of the straight line between two energies (a geometric mean)."""
     return BipartiteEnergy(
         first.visible.lerp(last.visible, share),
         first.hidden.lerp(last.hidden, share),
@@ -27,7 +27,7 @@ def between(first: BipartiteEnergy, last: BipartiteEnergy, share: float) -> Bipa
 
 
 def uncoupled(energy: BipartiteEnergy, base: Float[Tensor, "#batch visible"] | None) -> BipartiteEnergy:
-    """Return the energy without coupling; with ``base`` as visible biases and hidden biases of 0.
+    """Return the energy without coupling; if given, ``base`` replaces visible biases, and 0 hidden biases.
 
     Raises:
         ValueError: a ``base`` of another shape, dtype or device, or not finite.
@@ -57,7 +57,7 @@ def check_path(energy: BipartiteEnergy, path: Sequence[BipartiteEnergy]) -> None
 
 @dataclass(frozen=True)
 class Stretch:
-    """Part of a path: first + share · rise, at evenly spaced shares from 0 to 1.
+    """Part of a path: energies first + share · rise, at evenly spaced shares from 0 to 1.
 
     Args:
         first: the first energy.
@@ -72,11 +72,11 @@ class Stretch:
     starts_uncoupled: bool
 
     def shares(self) -> list[tuple[float, float]]:
-        """Return the shares before and after each step, in order."""
+        """Return for each step the shares before and after the step, in order."""
         return list(pairwise(step / self.num_steps for step in range(self.num_steps + 1)))
 
     def fields(self, visible: Float[Tensor, "*chains batch visible"]) -> Fields:
-        """Return the hidden units' fields at the start of the stretch, and the increase along the stretch."""
+        """Return the hidden units' fields at the stretch's start, and the increase along the stretch."""
         first = self.first.hidden if self.starts_uncoupled else self.first.hidden_fields(visible)
         return first, self.rise.hidden_fields(visible)
 
@@ -92,8 +92,8 @@ class Stretch:
     def gibbs_step(
         self, hidden_fields: Fields, share: float, generator: torch.Generator | None
     ) -> Float[Tensor, "*chains batch visible"]:
-        """Draw hidden units by their fields at a share of the stretch, then return visible units drawn given
-        them.
+        """Draw hidden units from their fields at a share of the stretch, then visible units given the hidden
+        units; return the visible units.
         """
         first, risen = hidden_fields
         hidden = draw(torch.sigmoid(torch.add(first, risen, alpha=share)), generator)

@@ -1,6 +1,6 @@
-"""Block Gibbs sampling of Boltzmann machines: labels that are not coupled with each other are drawn at once.
+"""Block Gibbs sampling of Boltzmann machines: labels that are not coupled with each other are drawn together.
 
-A sparse graph has few blocks of such labels, a grid two, a complete graph one for each label.
+A sparse graph has few such blocks of labels, a grid two, and a complete graph one for each label.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["sample"]
 def draw(probabilities: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw {0, 1} in the probabilities' dtype, each 1 with the given probability.
 
-    Uniform numbers are drawn and compared, because torch.bernoulli takes five times as long on a CPU: longer
-    than the matrix product that gives the probabilities.
+    Uniform numbers are compared, because torch.bernoulli takes five times as long on a CPU, longer than the
+    matrix product that gives the probabilities.
     """
     uniform = torch.rand(
         probabilities.shape, generator=generator, dtype=probabilities.dtype, device=probabilities.device
@@ -54,7 +54,7 @@ class Block:
     known: Shaped[Tensor, "batch block"] | None
 
     def expected(self, labels: Float[Tensor, "*chains batch labels"]) -> Float[Tensor, "*chains batch block"]:
-        """Return known values, and else σ(2 z_i), the probability of 1 given the other labels or means."""
+        """Return σ(2 z_i), the probability of 1 given the other labels or means, or the known value."""
         fields = self.unary + from_others(self.pairwise, to_spins(labels))
         return clamp(torch.sigmoid(2 * fields), self.known)
 
@@ -62,11 +62,11 @@ class Block:
 def sweep(
     energy: PairwiseEnergy | BipartiteEnergy, known: Known | None
 ) -> Callable[[Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]:
-    """Return a function that updates each unit once; each block sees the last values of all other units.
+    """Return a function that updates each unit once; each block sees the latest values of all other units.
 
     Returns:
-        The function takes labels (or means) and a function of a block's probabilities. It returns the labels
-        after the sweep, and the hidden units of a bipartite energy (else the labels again).
+        A function of labels (or means) and of a function that maps a block's probabilities to new values. It
+        returns the labels after the sweep, and a bipartite energy's hidden units (else the labels again).
     """
     if isinstance(energy, BipartiteEnergy):
 
@@ -87,12 +87,12 @@ def sweep(
 
 
 def uncoupled(energy: PairwiseEnergy | BipartiteEnergy) -> Float[Tensor, "batch labels"]:
-    """Return the probability of 1 of each label if there were no couplings."""
+    """Return the probability of 1 for each label as if there were no couplings."""
     return torch.sigmoid(2 * energy.unary if isinstance(energy, PairwiseEnergy) else energy.visible)
 
 
 def uncoupled_blocks(energy: PairwiseEnergy, known: Known | None) -> list[Block]:
-    """Divide the labels into blocks: each label joins the first block that has no coupling with it."""
+    """Divide the labels into blocks: each label joins the first block with which it has no coupling."""
     coupled = energy.pairwise != 0
     rows = (coupled if coupled.ndim == 2 else coupled.any(0)).cpu()
     blocks: list[list[int]] = []
@@ -138,9 +138,9 @@ def sample(
 ) -> Int[Tensor, "*chains batch labels"] | BipartiteSamples:
     """Make ``num_steps`` sweeps over all labels in every chain, and return the last draws.
 
-    A sweep draws each label given the others; for a bipartite energy it draws h from p(h | v), then v from
-    p(v | h) (belief_propagation_in_crbms_2017, Equation 3). CD-k starts from the training labels and takes k
-    steps; persistent CD continues the chains of the last call.
+    A sweep draws each label given the others. For a bipartite energy it draws h from p(h | v), then v from
+    p(v | h) (belief_propagation_in_crbms_2017, Equation 3). CD-k starts from the training labels and makes k
+    sweeps; persistent CD continues the chains of the last call.
 
     Args:
         energy: a Boltzmann machine, restricted or not, on any device; a bipartite energy's labels are the

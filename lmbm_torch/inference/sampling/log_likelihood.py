@@ -37,11 +37,11 @@ def bounds(
     """Return an upper and a lower estimate of the mean log-likelihood of labels under one model.
 
     Both are exact if one side of the model has at most 22 units. Otherwise ``upper`` is mean(log f(v)) − log
-    Z with log Z by :func:`annealed_importance.estimate
-    <lmbm_torch.inference.sampling.annealed_importance.estimate>`, which is too low on average; ``lower`` has
-    the log Z by :func:`annealed_importance.reverse
-    <lmbm_torch.inference.sampling.annealed_importance.reverse>` from some of the examples, which is too high
-    on average if the examples resemble the model's samples. The mean of log f(v) is exact, over all examples.
+    Z, f = exp(−free energy), with log Z from :func:`annealed_importance.estimate
+    <lmbm_torch.inference.sampling.annealed_importance.estimate>`, too low on average. ``lower`` takes log Z
+    from :func:`annealed_importance.reverse <lmbm_torch.inference.sampling.annealed_importance.reverse>` for
+    some of the examples, too high on average if the examples resemble the model's samples. The mean of log
+    f(v) is exact, over all examples.
 
     Args:
         energy: a batch of one example, since all labels share the model.
@@ -54,8 +54,8 @@ def bounds(
         chains_per_example: the number of chains of the reverse estimate, at least 2.
 
     Returns:
-        The effective size of ``upper`` is that of the forward chains; of ``lower``, the mean over the
-        examples of the effective size of the example's chains.
+        The effective size of ``upper`` is that of the forward chains; the effective size of ``lower`` is the
+        mean over the examples of that of the example's chains.
 
     Raises:
         ValueError: the energy has several examples; ``labels`` have another shape than (examples, visible),
@@ -101,5 +101,5 @@ def _some(labels: Tensor, count: int, generator: torch.Generator | None) -> Tens
 
 
 def _repeated(energy: BipartiteEnergy, count: int) -> BipartiteEnergy:
-    """Return the only example ``count`` times, without copies."""
+    """Repeat the only example ``count`` times, without copies."""
     return BipartiteEnergy(energy.visible.expand(count, -1), energy.hidden.expand(count, -1), energy.coupling)

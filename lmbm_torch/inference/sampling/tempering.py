@@ -1,4 +1,4 @@
-"""Parallel tempering of restricted Boltzmann machines: chains of easier energies exchange states."""
+"""Parallel tempering of restricted Boltzmann machines: chains at easier energies exchange states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ States = Float[Tensor, "replicas rows visible"]
 
 @dataclass(frozen=True)
 class Ladder:
-    """Energies of the same examples, stacked along the first axis; a row is one chain of one example.
+    """Energies of the same examples, stacked along the first axis; each row is one chain of an example.
 
     Args:
         visible, hidden: the unary log-potentials of each energy.
@@ -36,7 +36,7 @@ class Ladder:
 
     @classmethod
     def of(cls, energies: Sequence[BipartiteEnergy], num_chains: int) -> Ladder:
-        """Return the ladder of energies of the same batch, each with ``num_chains`` chains."""
+        """Stack energies of the same batch, each with ``num_chains`` chains for each example."""
         visible, hidden, coupling = (
             torch.stack([getattr(energy, name) for energy in energies])
             for name in ("visible", "hidden", "coupling")
@@ -46,25 +46,25 @@ class Ladder:
         return cls(visible, hidden, coupling)
 
     def hidden_fields(self, visible: States, machines: slice = slice(None)) -> Tensor:
-        """Return the hidden fields of some of the energies, each given the states of one replica."""
+        """Return the hidden units' fields at the energies ``machines``, each given one replica's states."""
         return torch.baddbmm(self.hidden[machines], visible, self.coupling[machines])
 
     def gibbs_step(self, fields: Tensor, generator: torch.Generator | None) -> States:
-        """Draw hidden units by their fields, then return visible units drawn given the hidden units."""
+        """Draw hidden units from their fields; return visible units drawn given the hidden units."""
         hidden = draw(torch.sigmoid(fields), generator)
         return draw(torch.sigmoid(torch.baddbmm(self.visible, hidden, self.coupling.mT)), generator)
 
     def exchange(
         self, visible: States, fields: Tensor, first: int, generator: torch.Generator | None
     ) -> tuple[States, Tensor, Bool[Tensor, "pairs rows"]]:
-        """Swap the states of every second pair of neighbours, from ``first`` on, by Metropolis' rule.
+        """Swap the states of every second pair of neighbours, starting at ``first``, by Metropolis' rule.
 
         Returns:
             The states, the hidden fields of the new states, and the accepted swaps.
         """
         pairs = (len(visible) - first) // 2
         hot, cold = slice(first, first + 2 * pairs, 2), slice(first + 1, first + 2 * pairs, 2)
-        # The fields given the replica's own state, and given the neighbour's state.
+        # For each pair: the fields of each energy given the state of the neighbouring replica.
         of_hot, of_cold = (
             self.hidden_fields(visible[other], own) for own, other in ((hot, cold), (cold, hot))
         )
@@ -99,13 +99,13 @@ def sample(
     init: Shaped[Tensor, "replicas chains batch visible"] | None = None,
     generator: torch.Generator | None = None,
 ) -> BipartiteSamples:
-    """Move a replica at each energy of ``path`` and at ``energy`` by ``num_steps``; return the last states.
+    """Run a replica at each energy of ``path`` and at ``energy`` for ``num_steps``; return the last states.
 
-    In a step every replica draws the hidden units and then the visible units, and every second pair of
+    In a step, every replica draws the hidden units and then the visible units. Then every second pair of
     neighbours a, b swaps the visible units with probability min(1, f_a(v_b) f_b(v_a) / (f_a(v_a) f_b(v_b))),
-    f = exp(−free energy), the even pairs and the odd pairs in turn. Energies that differ by temperature give
-    parallel tempering (Desjardins et al. 2010), energies of a model's training trajectory tempering (Béreux
-    et al. 2024).
+    where f = exp(−free energy); even and odd pairs take turns. With energies that differ by temperature this
+    is parallel tempering (Desjardins et al. 2010), with energies of a model's training trajectory tempering
+    (Béreux et al. 2024).
 
     Args:
         energy: a bipartite energy, on any device.

@@ -1,8 +1,8 @@
-"""Beam search in topological order; with a width of 1, the greedy decoding of a classifier chain.
+"""Beam search for directed models in topological order; with a width of 1, greedy decoding.
 
-Each prefix is continued first with the value that the local field prefers (1 for a field of 0); among equally
-good prefixes the first ones are kept. A label's loss is never negative: no unvisited labelling costs less
-than the cheapest dropped prefix. If the labelling found costs no more, the labelling is proven optimal.
+Each prefix of a labelling is continued first with the value that the local field prefers (1 for a field of
+0); at ties the earlier prefixes are kept. No label's loss is negative: no labelling left out costs less
+than the cheapest dropped prefix. If the answer costs no more, the answer is proven optimal.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def decode(
 
     Args:
         energy: a directed model, on any device; the labels may have more than two values.
-        width: the number of prefixes kept at every label; as many as labellings make the search exact.
-        known: given labels, NaN for a free label; only labellings with these values are built.
+        width: the number of prefixes kept at each label; with one for each labelling, the search is exact.
+        known: the known labels' values, NaN for a free label; every labelling built has the known values.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy; ``width`` below 1; ``known`` of another
@@ -56,8 +56,8 @@ def decode_hinge(
     Args:
         energy: a directed model, on any device.
         margin: γ > 0, in units of the local fields.
-        width: the number of prefixes kept at every label; with 2^labels the search is exact.
-        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
+        width: the number of prefixes kept at each label; with 2^labels the search is exact.
+        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels are part of the sum.
 
     Raises:
         ValueError: see :func:`decode`; the margin is not a finite number above 0.

@@ -1,16 +1,15 @@
 """Best-first search for the most probable labellings of directed models, exact and with a certificate.
 
-Uniform-cost search of the tree of prefixes (Mena et al. 2015): a labelling is no more probable than its
-prefixes, so a labelling at least as probable as every open prefix is the most probable of all. A round goes
-through the positions once, and expands at each position all open prefixes of all examples that are at least
-half as probable as the example's best prefix, new prefixes of the round included: so a label's distribution
-is computed once in each round. The prefixes expanded are at most twice as improbable as in a search that
-expands one prefix at a time. Open prefixes bound all unvisited labellings.
+The search extends prefixes of labellings label by label (uniform-cost search, Mena et al. 2015). No labelling
+is more probable than its prefixes: a labelling at least as probable as every open (not yet extended)
+prefix is the most probable of all. A round goes through the positions once. At each position, the round
+expands all open prefixes that are at least half as probable as the example's best prefix, for all examples
+together: so each round computes each label's distribution once. Expanded prefixes are at most twice as
+improbable as in a search that expands one prefix at a time. Open prefixes bound all unvisited labellings.
 
-Depth-first search takes the least memory, but expands more prefixes: every round follows each example's
-deepest open prefix greedily to a labelling, and prefixes no more probable than the best labelling are
-dropped. An example keeps only a few open prefixes for each label; best-first search keeps all. Belief
-networks, for which better bounds exist, are searched by ``branch_and_bound``.
+Depth-first search needs less memory, but expands more prefixes: every round follows each example's deepest
+open prefix greedily to a labelling, and prefixes no more probable than the best labelling are dropped. Only a
+few open prefixes are kept for each label. Belief networks have better bounds: see ``branch_and_bound``.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from lmbm_torch.verdicts import searched_on_host
 
 __all__ = ["decode", "decode_depth_first"]
 
-# Largest bytes of open prefixes; beyond, examples are searched in smaller groups, and a single one ends.
+# Largest bytes of open prefixes: if more, the batch is halved, and the search of a single example ends.
 OPEN_BYTES = 2**29
 
 
 @dataclass
 class Front:
-    """State of a search.
+    """State of a search for the ``top_k`` most probable labellings.
 
     Args:
-        model: the model.
-        open: the prefixes of each length that are not yet expanded.
-        best: log P of the most probable labellings found, best first; −∞ for missing ones.
-        labels: the labels of these labellings, by position; −1 for missing labellings.
+        model: the directed model.
+        open: for each length, the prefixes that are not yet expanded.
+        best: log P of the most probable labellings found, best first; −∞ for labellings not yet found.
+        labels: the labellings in topological order; −1 for labellings not yet found.
         nodes: the number of expanded prefixes of each example.
         limit: the largest number of ``nodes``.
     """
@@ -58,7 +57,7 @@ class Front:
 
     @classmethod
     def at_roots(cls, model: Sequential, top_k: int, limit: int) -> Front:
-        """Return the state at the start, in which only the empty prefix of each example is open."""
+        """Return the state before the search: only the empty prefix of each example is open."""
         roots, batch = model.roots(), model.batch_size
         none = roots.where(roots.rows < 0)
         return cls(
@@ -72,14 +71,14 @@ class Front:
 
     @property
     def bound(self) -> Float[Tensor, " batch"]:
-        """Return an upper bound of log P of all unvisited labellings; −∞ if all were visited."""
+        """Return an upper bound of log P of all unvisited labellings; −∞ if none is left."""
         every = torch.cat([prefixes.log_prob for prefixes in self.open])
         rows = torch.cat([prefixes.rows for prefixes in self.open])
         return largest_by_row(rows, every, self.model.batch_size)
 
     @property
     def has_open(self) -> Bool[Tensor, " batch"]:
-        """Return whether an example has open prefixes; prefixes of probability 0 count."""
+        """Return whether each example has open prefixes, including prefixes of probability 0."""
         left = torch.zeros(self.model.batch_size, dtype=torch.bool, device=self.model.device)
         for prefixes in self.open:
             left[prefixes.rows] = True
@@ -87,29 +86,29 @@ class Front:
 
     @property
     def is_full(self) -> Bool[Tensor, " batch"]:
-        """Return whether an example has as many labellings as requested."""
+        """Return whether each example has the requested number of labellings."""
         return self.labels[:, -1, 0] >= 0
 
     @property
     def worst(self) -> Float[Tensor, " batch"]:
-        """Return the score that another labelling must beat; −∞ for examples with too few labellings."""
+        """Return the log P that a new labelling must exceed; −∞ for examples with too few labellings."""
         return self.best[:, -1]
 
     def may_win(self, prefixes: Prefixes) -> Bool[Tensor, " nodes"]:
-        """Return whether a prefix may lead to one of the requested labellings."""
+        """Return whether each prefix may lead to one of the requested labellings."""
         rows = prefixes.rows
         return (prefixes.log_prob > self.worst[rows]) | ~self.is_full[rows]
 
     def is_going(self, tolerance: float) -> Bool[Tensor, " batch"]:
-        """Return whether an example's answer is not yet proven to within ``tolerance``."""
+        """Return whether each example's answer is still unproven to within ``tolerance``."""
         return self.has_open & (~self.is_full | (self.bound > self.worst + tolerance))
 
     def prune(self) -> None:
-        """Drop the prefixes that cannot win."""
+        """Drop the prefixes that cannot lead to a requested labelling."""
         self.open = [prefixes.where(self.may_win(prefixes)) for prefixes in self.open]
 
     def decoding(self, tolerance: float) -> Decoding:
-        """Return the answer with labels in the order of the energy, and numbers in the energy's precision."""
+        """Return the result, with labels in the energy's order and numbers in the energy's precision."""
         is_going = self.is_going(tolerance)
         worst = self.worst
         bound = self.bound.maximum(worst)
@@ -128,7 +127,7 @@ class Front:
         return each * sum(len(prefixes.rows) for prefixes in self.open)
 
     def expand(self, position: int, chosen: Bool[Tensor, " nodes"]) -> Prefixes:
-        """Replace some open prefixes by the children, prefixes or labellings; return the children."""
+        """Replace the chosen open prefixes by their extensions by one label, and return the extensions."""
         prefixes = self.open[position]
         parents = prefixes.where(chosen)
         self.nodes.index_add_(0, parents.rows, torch.ones_like(parents.rows))
@@ -141,7 +140,7 @@ class Front:
         return children
 
     def _keep(self, leaves: Prefixes) -> None:
-        """Keep the best of earlier and new labellings; at ties, keep earlier labellings."""
+        """Update the best labellings by new ones; at ties, keep earlier labellings."""
         batch, top_k = self.best.shape
         found = self.labels[:, :, 0] >= 0
         rows = torch.arange(batch, device=self.best.device)[:, None].expand(-1, top_k)[found]
@@ -154,17 +153,17 @@ class Front:
 
 
 Round = Callable[[Front, Tensor], None]
-"""One round of a search, for the examples of a mask, (batch,)."""
+"""One round of a search, for the examples that a mask (batch,) selects."""
 
 
 def best_first_round(front: Front, going: Bool[Tensor, " batch"]) -> None:
-    """Expand every open prefix at least half as probable as the example's best prefix."""
+    """Expand the open prefixes that are at least half as probable as the example's best prefix."""
     least = front.bound - math.log(2)
     for position in range(front.model.num_labels):
         prefixes = front.open[position]
         chosen = going[prefixes.rows] & front.may_win(prefixes)
         chosen &= prefixes.log_prob >= least[prefixes.rows]
-        # Only the best prefixes, since a round of many prefixes must not exceed the limit.
+        # Expand only as many prefixes, best first, as the node limit leaves.
         left = (front.limit - front.nodes)[prefixes.rows]
         chosen &= ranks(prefixes.rows, torch.where(chosen, prefixes.log_prob, -torch.inf)) < left
         if bool(chosen.any()):
@@ -172,16 +171,16 @@ def best_first_round(front: Front, going: Bool[Tensor, " batch"]) -> None:
 
 
 def dive(front: Front, going: Bool[Tensor, " batch"]) -> None:
-    """Extend each example's deepest open prefix to a labelling, by the most probable child at each label."""
+    """Extend each example's deepest open prefix to a labelling, by the most probable value at each label."""
     depth = torch.full((front.model.batch_size,), front.model.num_labels, device=front.model.device)
     for position, prefixes in enumerate(front.open):
         depth[prefixes.rows[going[prefixes.rows]]] = position
     for position in range(front.model.num_labels):
         prefixes = front.open[position]
-        # All open prefixes longer than the deepest one are its descendants.
+        # From the deepest prefix on, all longer open prefixes are its own extensions.
         chosen = (depth <= position)[prefixes.rows] & (ranks(prefixes.rows, prefixes.log_prob) == 0)
         chosen &= front.may_win(prefixes)
-        # Every example gets ``top_k`` labellings, even beyond the limit.
+        # The node limit ends a search only once ``top_k`` labellings are found.
         chosen &= ((front.nodes < front.limit) | ~front.is_full)[prefixes.rows]
         if bool(chosen.any()):
             front.expand(position, chosen)
@@ -196,7 +195,7 @@ def search(
     tolerance: float,
     one_round: Round,
 ) -> Decoding:
-    """Return the ``top_k`` most probable labellings, in rounds of ``one_round`` after a first dive.
+    """Search for the ``top_k`` most probable labellings: first a greedy dive, then rounds of ``one_round``.
 
     Raises:
         ValueError: input that :meth:`Sequential.of` refuses; a node limit or ``top_k`` that is no positive
@@ -215,7 +214,7 @@ def search(
         is_within = front.nodes < front.limit
         if bool((going & is_within).any()):
             one_round(front, going & is_within)
-        # Examples at the limit still get ``top_k`` labellings.
+        # Examples at the node limit without ``top_k`` labellings are completed greedily.
         if bool((late := going & ~is_within & ~front.is_full).any()):
             dive(front, late)
         elif not bool((going & is_within).any()):
@@ -253,17 +252,16 @@ def decode(
 
     Args:
         energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
-        known: given labels, NaN for a free label; the answer keeps the known labels.
-        top_k: the number of labellings to return, best first; the bound then holds for all further
-            labellings.
+        known: the values of known labels, NaN for a free label; the answer keeps them.
+        top_k: the number of labellings to return, best first; the bound then holds for all other labellings.
         node_limit: the number of expanded prefixes after which an example's search ends, if ``top_k``
             labellings were found.
         tolerance: ε ≥ 0; the search ends once no labelling is more than e^ε times as probable as the answer.
 
     Returns:
         The log-probability is the objective, bound ≥ objective, and no unvisited labelling is more probable
-        than the bound. ``status.exact``: no other labelling is better; ``status.converged``: no node limit
-        was met; ``status.residual``: the bound minus the objective of the last of the ``top_k`` labellings.
+        than the bound. ``status.exact``: no labelling is better; ``status.converged``: the search ended
+        before the node limit; ``status.residual``: the bound minus the objective of the last labelling.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy, or conditional probabilities that do
@@ -283,5 +281,5 @@ def decode_depth_first(
     node_limit: int | None = None,
     tolerance: float = 0.0,
 ) -> Decoding:
-    """Return argmax_y log P(y), with less memory and more nodes; see :func:`decode`."""
+    """Return argmax_y log P(y) by depth-first search: less memory, more nodes; see :func:`decode`."""
     return search(energy, known, top_k, node_limit, tolerance, dive)

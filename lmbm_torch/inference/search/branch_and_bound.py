@@ -1,12 +1,11 @@
 """Exact decoding of sigmoid belief networks by depth-first branch and bound, with a certificate.
 
-Labels are decided in topological order; the search first tries the value that the sign of the field prefers,
+Labels are decided in topological order. The search first tries the value that the sign of the field prefers,
 1 for a field of 0 (lmbm_and_lmsbn_2010, section 2.3, Algorithm 2). Both objectives are sums of one
-non-negative loss for each label: a partial labelling is dropped once its loss, plus the least loss of the
-undecided labels, reaches the loss of the best complete labelling. The search sums in float64 and treats
-losses as tied if the difference is below ``ROUND_OFF``, as a share of the largest possible loss of one label:
-certificates are true up to this share, and up to the energy's own precision, to which objective and bound are
-rounded.
+non-negative loss for each label. A partial labelling is dropped once its loss, plus the least possible loss
+of the undecided labels, reaches the loss of the best complete labelling. Sums are in float64, and losses
+count as tied if they differ by less than ``ROUND_OFF`` times the largest possible loss of a label.
+Certificates hold up to this difference, and up to rounding to the energy's precision.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from lmbm_torch.kernels.search.records import Found, SearchProblem
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import is_traced, one_door, refuse_unless, searched_on_host
 
-# Losses that differ by at most this share of a label's largest loss count as tied: far above rounding.
+# Largest difference of tied losses, as a share of a label's largest loss: far above rounding errors.
 ROUND_OFF = 1e-12
 
 
@@ -54,23 +53,22 @@ def decode_hinge(
     """Return argmin_y Σ_i [γ − m_i(y)]_+, the papers' prediction rule (lmbm_and_lmsbn_2010, Equation 5).
 
     Args:
-        energy: a directed model, on any device. On CUDA devices a kernel searches where one is available
+        energy: a directed model, on any device. On CUDA devices a kernel searches if available
             (:mod:`lmbm_torch.kernels.search.directed_cuda`, never run on a GPU yet), else the CPU.
         margin: γ > 0, in units of the local fields.
         cutoff: S; labellings whose loss is S γ or more are pruned. A label against its field costs at least
             γ. A least loss below S γ is always found: with probability 1 − E[loss]/(S γ) or more, on at most
-            Σ_{s<S} C(labels, s) leaves (Theorem 9). An example with fewer than ``top_k`` such labellings gets
-            the first leaves of the search, for ``top_k=1`` the greedy labelling.
+            Σ_{s<S} C(labels, s) leaves, which are complete labellings (Theorem 9). An example with fewer than
+            ``top_k`` such labellings gets the search's first leaves, for ``top_k=1`` the greedy labelling.
         node_limit: the number of nodes after which an example's search ends, if ``top_k`` leaves were found.
-        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
-        top_k: the number of labellings to return, best first; the bound then holds for all further
-            labellings.
-        constraints: rules that the labellings must obey, propagated at every node; with cliques or a cutoff,
-            :mod:`lmbm_torch.inference.under_rules.constrained` searches.
+        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels are part of the sum.
+        top_k: the number of labellings to return, best first; the bound then holds for all other labellings.
+        constraints: rules that the labellings must obey, propagated at every node. With cliques or a cutoff,
+            the search is instead :mod:`lmbm_torch.inference.under_rules.constrained`.
 
     Returns:
-        The hinge loss is the objective, bound ≤ objective. ``status.exact``: no other labelling is better;
-        ``status.converged``: no node limit was met.
+        The hinge loss is the objective, bound ≤ objective. ``status.exact`` is true if no other labelling is
+        better, ``status.converged`` if the search ended before the node limit.
 
     Raises:
         ValueError: NaN or infinity or a misplaced parent in the energy; ``known`` of another shape than
@@ -101,30 +99,30 @@ def decode(
 
     Args:
         energy: a directed model, on any device.
-        cutoff: S; labellings with −log P(y) of S log 2 or more are pruned. A label against its field costs
-            log 2 or more.
+        cutoff: S; labellings with −log P(y) of S log 2 or more are pruned. A label against its field adds at
+            least log 2 to −log P(y).
         node_limit, known, top_k, constraints: see :func:`decode_hinge`.
 
     Returns:
-        The log-probability is the objective, bound ≥ objective; for the rest see :func:`decode_hinge`.
+        The log-probability is the objective, bound ≥ objective; for the status see :func:`decode_hinge`.
 
     Raises:
         ValueError: see :func:`decode_hinge`.
     """
     if constraints is not None:
         return _decode_under_rules(energy, cutoff, node_limit, known, top_k, constraints)
-    # softplus(−2m) is twice the loss of margin 0 at temperature ½.
+    # The search's loss at margin 0 and temperature ½ is ½ softplus(−2m), so −log P is twice this loss.
     found = _search(energy, 0.0, 0.5, cutoff, node_limit, known, top_k)
     return _decoding(energy, found, objective_per_loss=-2)
 
 
 @dataclass(frozen=True)
 class HingeSearch:
-    """Search of :func:`decode_hinge` for one belief network on the CPU, checked once, for later fields.
+    """Reusable search of :func:`decode_hinge` on the CPU: checks the weights once, then takes many fields.
 
     Attributes:
-        problem: the search's input without the fields, as NumPy arrays.
-        ordering, positions: (labels,), the label at each position and the position of each label.
+        problem: the search's input as NumPy arrays, without the fields.
+        ordering, positions: (labels,), the label at each position, and the position of each label.
     """
 
     problem: SearchProblem
@@ -143,10 +141,11 @@ class HingeSearch:
         cutoff: float | None = None,
         node_limit: int | None = None,
     ) -> HingeSearch:
-        """Return the search of a belief network with shared weights, in the form of :class:`DirectedEnergy`.
+        """Check the weights, and return the search of a belief network whose examples share the weights.
 
         Args:
-            parents: (labels, labels), row i has the weights of label i's parents, which come before label i.
+            parents: (labels, labels), as in :class:`DirectedEnergy`: row i holds the weights of label i's
+                parents, which come before label i.
             ordering: (labels,), a permutation.
             clique_weight: (cliques,).
             margin, cutoff, node_limit: see :func:`decode_hinge`.
@@ -165,7 +164,7 @@ class HingeSearch:
         positions = np.argsort(ordering)
         clique_parents, clique_child = _clique_places(cliques, torch.from_numpy(ordering))
         children = parents.T[ordering][:, ordering]
-        # The compiled search takes arrays where the type names tensors.
+        # The type names tensors, but the compiled search takes arrays.
         arrays: dict[str, Any] = {
             "fields": np.empty((0, len(ordering))),
             "children": np.ascontiguousarray(children, np.float64)[None],
@@ -200,7 +199,7 @@ class HingeSearch:
             check_finite("unary", unary)
             raise ValueError(f"unary: expected magnitudes of at most {LARGEST:g}")
         search = kernels("search.directed").search_arrays
-        # Rows stay contiguous by take.
+        # ``take`` returns contiguous rows, unlike indexing.
         found = search(self.problem._replace(fields=cast(Any, unary.take(self.ordering, 1))))
         return found._replace(labels=found.labels.take(self.positions, 2))
 
@@ -260,8 +259,8 @@ def _search(
     check_count("top_k", top_k)
     spins = known_spins(energy, known)
     _check_top_k(top_k, spins, energy.num_labels)
-    # By index_select: indexing wakes torch's threads, whose spinning keeps the search's threads off the cores
-    # (1,196 images of Scene on a busy computer: 8 ms with indexing, 1 ms without).
+    # Indexing would start torch's threads, whose waiting loops keep the search's threads off the cores:
+    # 1,196 images of Scene on a busy computer took 8 ms with indexing, 1 ms with index_select.
     order, labels = energy.ordering, energy.num_labels
     parents = energy.parents.index_select(-2, order).index_select(-1, order)
     clique_parents, clique_child = _clique_places(energy.cliques, energy.ordering)
@@ -285,7 +284,7 @@ def _search(
 
 
 def _ceiling(margin: float, temperature: float, cutoff: float | None) -> float:
-    """Return the loss at which labellings are pruned, ``cutoff`` times the loss of one wrong branch."""
+    """Return the loss at which labellings are pruned: ``cutoff`` times the least loss against the field."""
     return math.inf if cutoff is None else cutoff * (margin + temperature * math.log(2))
 
 
@@ -309,7 +308,7 @@ def _check_top_k(top_k: int, spins: Tensor, labels: int) -> None:
 
 
 def _clique_places(cliques: Sequence[Sequence[int]], ordering: Tensor) -> tuple[Tensor, Tensor]:
-    """Return parents of each clique, filled up with the number of labels, and the child, by position."""
+    """Return each clique's parents and child by position; parents are padded with the number of labels."""
     labels = len(ordering)
     if not cliques:
         return ordering.new_zeros(0, 1), ordering.new_zeros(0)

@@ -1,9 +1,10 @@
-"""Joint decoding of several directed models over the same labels.
+"""Joint decoding of several directed models over the same labels: a mixture of equal weights.
 
-Every member proposes its k best labellings. For each member, a labelling that no member proposed is no better
-than the member's k-th labelling. So the best proposal is proven if its value is at least the combined value
-of the k-th labellings (the threshold rule of Fagin, Lotem and Naor 2003). k is doubled until then, or until a
-node limit ends a member's search. Values whose difference is within rounding count as tied.
+Each member (model) of the mixture proposes its k best labellings. A labelling that no member proposed is, for
+each member, no better than the member's k-th labelling. Therefore the best proposal is proven if its value is
+at least the combined value of the k-th labellings (threshold rule of Fagin, Lotem and Naor 2003). k is
+doubled until this holds, or until a node limit ends a member's search. Values that differ by rounding are
+ties.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from lmbm_torch.inference.search.sequential import Sequential
 from lmbm_torch.shapes import Bool, Float, Int, Known, Labels, Scores
 from lmbm_torch.verdicts import searched_on_host
 
-# Under rules the requested mass left shrinks by this factor from pass to pass; below the least mass it is 0.
+# Factor by which the requested ``mass_left`` is multiplied from pass to pass under rules.
 _FEWER = 0.1
+# Smallest ``mass_left`` requested under rules; a smaller number is replaced by 0.
 _LEAST = 1e-9
 
 Members = Sequence[DirectedEnergy] | Sequence[SequentialEnergy]
@@ -61,11 +63,10 @@ def decode(
 
     Args:
         energies: the E members of the mixture, of the same shape.
-        known: {0, 1} for given labels, NaN for labels to decode.
-        top_k: the number of labellings to return, best first; the bound then holds for all further
-            labellings.
-        max_candidates: each member proposes its k best labellings, and k is doubled until the answer is
-            proven or k reaches this number; at least ``top_k``.
+        known: {0, 1} for known labels, NaN for labels to decode.
+        top_k: the number of labellings to return, best first; the bound then holds for all other labellings.
+        max_candidates: the largest k. Each member proposes its k best labellings, and k is doubled until the
+            answer is proven; at least ``top_k``.
         node_limit: the largest number of nodes of a member's search for an example, see
             :func:`branch_and_bound.decode` and :func:`best_first.decode`; then the example's decoding ends.
 
@@ -98,7 +99,7 @@ def labellings(
     max_labellings: int = LIMITS.labellings,
     constraints: Constraints | None = None,
 ) -> LikelyLabellings:
-    """Return the likely labellings of every member with their shares in the mixture, and the mass left.
+    """Return the likely labellings of every member with their probabilities in the mixture.
 
     A labelling that is likely under several members appears once for each of these members.
 
@@ -106,10 +107,10 @@ def labellings(
         energies, known: see :func:`decode`.
         mass_left, max_labellings: limits for each member, see
             :func:`lmbm_torch.inference.search.most_probable.labellings`.
-        constraints: rules over labels in {0, 1}. Probabilities are then conditional on the rules, 0 for a
-            labelling that breaks a rule; ``mass_left`` is a share of all allowed labellings, 1 if none was
-            found; ``log_known`` is an upper bound of the log-probability that the rules and the known labels
-            hold. If members seldom obey the rules, many labellings must be searched.
+        constraints: rules over labels in {0, 1}. Probabilities are then conditional on the rules, and 0 for a
+            labelling that breaks a rule. ``mass_left`` of the result is relative to all allowed labellings, 1
+            if none was found; ``log_known`` is an upper bound of the log-probability that the rules and the
+            known labels hold. If the members seldom obey the rules, the search takes long.
 
     Raises:
         ValueError: the constraints are over another number of labels; see :func:`decode` and
@@ -123,10 +124,10 @@ def labellings(
     if len(found) == 1:
         return found[0]
     log_known = torch.stack([each.log_known for each in found])
-    # The posterior weight of a member is proportional to its probability of the known labels.
+    # Given the known labels, a member's weight is proportional to its probability of these labels.
     share = log_known.softmax(0).nan_to_num(1 / len(found))
     left = (share * torch.stack([each.mass_left for each in found])).sum(0)
-    # Members with weight 0 do not matter.
+    # Members of weight 0 contribute nothing, so their status does not matter.
     is_idle = share == 0
     status = Status(
         exact=(torch.stack([each.status.exact for each in found]) | is_idle).all(0),
@@ -149,9 +150,9 @@ def marginals(
     max_labellings: int = LIMITS.labellings,
     constraints: Constraints | None = None,
 ) -> StateMarginals:
-    """Return P(y_i = s) under the mixture, with errors of at most the mass left; see :func:`labellings`.
+    """Return P(y_i = s) under the mixture, with errors of at most ``mass_left``; see :func:`labellings`.
 
-    Models with few labellings are summed exactly, as in
+    If there are few labellings, all are summed: marginals are exact, as in
     :func:`~lmbm_torch.inference.search.most_probable.marginals`.
     """
     check_members(energies)
@@ -200,9 +201,10 @@ def decode_hinge(
 def _allowed_labellings(
     energies: Members, constraints: Constraints, known: Tensor | None, mass_left: float, max_labellings: int
 ) -> LikelyLabellings:
-    """Return :func:`labellings` under rules: search more and more labellings, and keep the allowed ones.
+    """Return :func:`labellings` under rules: search more labellings until enough allowed ones are found.
 
-    All of the remaining mass may obey the rules, so it must be small relative to the allowed mass found.
+    In the worst case all of the remaining probability obeys the rules: it must be small relative to the
+    probability of the allowed labellings found.
     """
     check_rules(energies[0], constraints, known)
     rows, left = torch.arange(energies[0].batch_size, device=energies[0].device), mass_left
@@ -222,11 +224,11 @@ def _allowed_labellings(
 
 
 def _given_rules(found: LikelyLabellings, constraints: Constraints, asked: float) -> LikelyLabellings:
-    """Return the same labellings with probabilities conditional on the rules."""
+    """Return the labellings with probabilities conditional on the rules."""
     flat = found.labels.flatten(0, 1).cpu().numpy()
     broken = torch.from_numpy(constraints.violated(flat).any(1)).to(found.labels.device)
     probability = found.probability.masked_fill(broken.unflatten(0, found.labels.shape[:2]), 0)
-    # All of the mass left may obey the rules.
+    # An upper bound: all labellings that were left out may obey the rules.
     total = probability.sum(1) + found.mass_left
     nothing = total <= 0
     left = torch.where(nothing, 1, found.mass_left / total)
@@ -241,7 +243,7 @@ def _given_rules(found: LikelyLabellings, constraints: Constraints, asked: float
 
 
 def check_members(energies: Members) -> None:
-    """Raise ValueError for no members, or members of different shape, states, dtype or device."""
+    """Raise ValueError if there are no members, or if they differ in shape, states, dtype or device."""
     if not energies:
         raise ValueError("energies: expected at least one member, got none")
     first = energies[0]
@@ -273,7 +275,7 @@ def _search(
     value: Callable[[Any, Tensor], Tensor],
     combine: Callable[[Tensor], Tensor],
 ) -> Decoding:
-    """Return the labellings of largest combined value; ``combine`` grows with each argument."""
+    """Return the labellings of largest combined value, where ``combine`` grows with each member's value."""
     check_members(energies)
     top_k, max_candidates = limits
     check_count("top_k", top_k)
@@ -302,13 +304,13 @@ def _search(
         unseen = combine(torch.stack([found.bound for found in proposals]))
         labels[rows] = candidates[torch.arange(len(rows), device=device)[:, None], which]
         objective[rows], last = best, best[:, -1]
-        # Equal members may sum the same losses in different orders: allow for rounding.
+        # Allow for rounding: even equal members may sum the same losses in different orders.
         size = torch.stack([_size(member) for member in members]).amax(0) + unseen.abs().nan_to_num(posinf=0)
         proven = unseen <= last + 2 * num_labels * torch.finfo(size.dtype).eps * size
-        # If all labellings were proposed, no other labelling can be better.
+        # If the members proposed all labellings, no other labelling can be better.
         bound[rows] = torch.where(proven | (labellings[rows] <= count), last, unseen)
         nodes[rows] += torch.stack([found.status.num_iters for found in proposals]).sum(0)
-        # An example whose search met the limit ends: a search for more labellings would meet the limit, too.
+        # If a search met the node limit, a search for more labellings would meet it, too: end the example.
         complete = torch.stack([found.status.converged for found in proposals]).all(0)
         rows = rows[complete & (bound[rows] > last)]
         if not len(rows) or 2 * count > min(max_candidates, labellings[rows].min()):
@@ -327,7 +329,7 @@ def _search(
 
 
 def _repeats(labels: Int[Tensor, "batch labellings labels"]) -> Bool[Tensor, "batch labellings"]:
-    """Return which labellings of an example repeat an earlier labelling."""
+    """Return a mask of the labellings that repeat an earlier labelling of the same example."""
     code = labels.flatten(0, 1).unique(dim=0, return_inverse=True)[1].reshape(labels.shape[:2])
     ordered, place = code.sort(dim=1, stable=True)
     again = torch.zeros_like(ordered, dtype=torch.bool)
@@ -336,7 +338,7 @@ def _repeats(labels: Int[Tensor, "batch labellings labels"]) -> Bool[Tensor, "ba
 
 
 def _size(energy: DirectedEnergy | SequentialEnergy) -> Float[Tensor, " batch"]:
-    """Return the sum of absolute log-potentials, the scale of the rounding errors of local fields."""
+    """Return the sum of absolute log-potentials, to which rounding errors of local fields are relative."""
     if isinstance(energy, SequentialEnergy):
         return torch.ones(energy.batch_size, dtype=energy.dtype, device="cpu")
     size = energy.unary.abs().sum(-1) + energy.parents.abs().sum((-2, -1))

@@ -1,9 +1,9 @@
-"""Labellings of a directed model by decreasing probability, with a bound on the remaining probability.
+"""Likely labellings of a directed model, with a bound on the probability of all further labellings.
 
-If the missing labellings together have probability δ, every marginal, and every expectation of a measure in
-[0, 1], is known to within δ. All labellings above a threshold are found in one pass through the labels
-(Dembczyński, Waegeman and Hüllermeier 2012); the threshold falls until δ is reached, or provably cannot be
-reached within the limit.
+If all further labellings together have probability δ, every marginal probability, and every expectation of a
+measure with values in [0, 1], is known with an error of at most δ. One pass through the labels finds all
+labellings above a threshold (Dembczyński, Waegeman and Hüllermeier 2012). The threshold is lowered until δ is
+small enough, or until the limit on the number of labellings provably prevents this.
 """
 
 from __future__ import annotations
@@ -39,15 +39,14 @@ def likely_labellings(
     step: float,
     slack: float,
 ) -> LikelyLabellings | None:
-    """Return the labellings of :func:`lmbm_torch.inference.search.most_probable.labellings`, by the compiled
-    kernel.
+    """Return the result of :func:`lmbm_torch.inference.search.most_probable.labellings` by a compiled kernel.
 
-    Return None unless the energy is a belief network on the CPU, and without numba (reported once).
+    The result is None unless the energy is a belief network on the CPU and numba is installed.
 
     Args:
-        model: the energy for searches, with the known labels.
-        step: the decrease of the logarithm of the threshold from one pass to the next.
-        slack: the amount by which the logarithm of the first threshold is lowered, against rounding.
+        model: the energy in the form for searches, with the known labels.
+        step: the decrease of the threshold's logarithm from one pass to the next.
+        slack: the amount by which the logarithm of the first threshold is lowered, against rounding errors.
     """
     kernel = _kernel(energy)
     if kernel is None:
@@ -66,7 +65,7 @@ def _kernel(energy: DirectedEnergy | SequentialEnergy) -> Any:
 
 
 def _unpacked(energy: DirectedEnergy, kernel: Any, found: Sequence[Any]) -> LikelyLabellings:
-    """Return the labellings that the kernel found, with labels in the order of the energy."""
+    """Convert the kernel's labellings to tensors, with labels in the energy's order."""
     shape = (len(found), max(len(each.log_prob) for each in found))
     labels = np.zeros((*shape, energy.num_labels), np.int64)
     log_prob = np.full(shape, -np.inf)
@@ -91,7 +90,7 @@ def _unpacked(energy: DirectedEnergy, kernel: Any, found: Sequence[Any]) -> Like
 
 
 def shares(log_prob: Tensor, left: Tensor) -> Tensor:
-    """Return the probability of each labelling, (batch, found), whose sum is 1 − ``left``."""
+    """Return probabilities (batch, found) proportional to exp(``log_prob``) whose sum is 1 − ``left``."""
     best = log_prob.amax(1, keepdim=True)
     probability = (log_prob - best.where(best.isfinite(), 0)).exp()
     share = (1 - left) / probability.sum(1).clamp(min=torch.finfo(torch.float64).tiny)
@@ -120,11 +119,11 @@ def _array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.detach().double().numpy())
 
 
-# Decrease of the threshold's logarithm from one pass to the next.
+# Decrease of the threshold's logarithm from one pass to the next: each threshold is an eighth of the last.
 _STEP = math.log(8)
-# Amount by which the first threshold's logarithm is lowered, against rounding.
+# Amount by which the logarithm of the first threshold is lowered, so that rounding loses no labelling.
 _SLACK = 1e-9
-# Largest bytes of the prefixes of one pass.
+# Largest bytes of the prefixes in one pass; the batch is split into parts of this size.
 _CHUNK_BYTES = 2**28
 
 
@@ -141,10 +140,10 @@ def labellings(
 
     Args:
         energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
-        known: given labels, NaN for a free label; only labellings with these values are found, and
-            probabilities are conditional on the known labels.
-        mass_left: δ, the probability that may be left out; with 0 only impossible labellings are left out.
-        max_labellings: the largest number of labellings for an example; the mass left may then be larger.
+        known: the values of known labels, NaN for a free label; only labellings with the known values are
+            found, and probabilities are conditional on the known labels.
+        mass_left: δ, the total probability that may be left out; with 0, all possible labellings are found.
+        max_labellings: the largest number of labellings for an example; more than δ may then be left out.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy, or conditional probabilities that do
@@ -173,12 +172,12 @@ def above(
     """Return all labellings of each example with a log-probability of at least ``least``, best first.
 
     One pass through the labels keeps the prefixes above the threshold, since no labelling is more probable
-    than its prefixes. ``status.converged`` says that the list is complete: every dropped prefix is below the
-    threshold. If an example has no such labelling, the list contains the greedy labelling.
+    than its prefixes. ``status.converged`` is true if the list is complete, because every dropped prefix is
+    below the threshold. If no labelling reaches the threshold, the list contains the greedy labelling.
 
     Args:
         energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
-        least: (batch,), log-probabilities.
+        least: (batch,), the threshold of each example, a log-probability.
         max_labellings: the largest number of prefixes of each length that are kept for an example.
 
     Raises:
@@ -219,11 +218,11 @@ def marginals(
     mass_left: float = LIMITS.mass_left,
     max_labellings: int = LIMITS.labellings,
 ) -> StateMarginals:
-    """Return P(y_i = s) of each label and value, given ``known``, with errors of at most the mass left.
+    """Return P(y_i = s) of each label and value, given ``known``, with errors of at most ``mass_left``.
 
     If the known labels are impossible, each known label has probability 1 for its value, and all other
-    probabilities are 0. Few labellings (:class:`~lmbm_torch.inference.common.limits.Limits`) are summed
-    exactly.
+    probabilities are 0. If there are few labellings (:class:`~lmbm_torch.inference.common.limits.Limits`),
+    all are summed: marginals are exact.
 
     Args, Raises: see :func:`labellings`.
     """
@@ -233,7 +232,7 @@ def marginals(
 
 
 def least_left(energy: DirectedEnergy | SequentialEnergy, mass_left: float, max_labellings: int) -> float:
-    """Return ``mass_left``, or 0 for a model with few labellings, all of them summed."""
+    """Return ``mass_left``, or 0 if the model has so few labellings that all can be summed."""
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
     is_sequential = isinstance(energy, SequentialEnergy)
@@ -242,9 +241,9 @@ def least_left(energy: DirectedEnergy | SequentialEnergy, mass_left: float, max_
 
 
 def affordable_labellings(num_labels: int, of_a_hundred_labels: int = LIMITS.labellings) -> int:
-    """Return the number of labellings that take as much CPU time as ``of_a_hundred_labels`` of 100 labels.
+    """Return how many labellings take as much CPU time as ``of_a_hundred_labels`` labellings of 100 labels.
 
-    Each labelling takes a node for each label, and each node a field; the queue grows, too.
+    The time of a labelling grows with the number of labels cubed: nodes, the field at a node, and the queue.
     """
     return math.ceil(of_a_hundred_labels * min(1.0, 100 / num_labels) ** 3)
 
@@ -269,7 +268,7 @@ def _chunks(
 
 
 def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyLabellings:
-    """Return the labellings of one chunk, padded with labellings of probability 0."""
+    """Find the labellings of one chunk by repeated passes; pad with labellings of probability 0."""
     device = model.device
     rows = torch.arange(model.batch_size, device=device)
     left = torch.zeros(len(rows), dtype=torch.float64, device=device)
@@ -284,14 +283,14 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
     while len(rows):
         passed = sweep(model.select(rows), threshold, max_labellings)
         total = _total(passed)
-        # If the known labels are impossible, no labelling is found.
+        # Impossible known labels: no labelling is found, and all probability counts as left out.
         share = torch.where(total > 0, passed.mass_left / total, 1)
         is_reached = share <= mass_left
-        # A lower bound of the number of missing labellings, since each is less probable than the threshold.
+        # At least this many labellings are missing, since each is less probable than the threshold.
         missing = (share - mass_left) * total / threshold.exp()
         count = torch.bincount(passed.leaves.rows, minlength=len(rows))
         is_cut = (passed.largest_left >= threshold) | (count + missing > max_labellings)
-        # If the total underflows to 0, a lower threshold does not help.
+        # A total of 0 is an underflow, which a lower threshold does not change.
         ends = is_reached | is_cut | (total <= 0)
         nodes[rows] += passed.nodes
         left[rows], log_known[rows], reached[rows] = share, total.log().clamp(max=0), is_reached
@@ -305,7 +304,7 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
 
 
 def widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
-    """Pad the result to ``most`` labellings of each example."""
+    """Pad the labellings of each example to ``most``, with probability 0."""
     more = most - found.labels.shape[1]
     if not more:
         return found
@@ -314,7 +313,7 @@ def widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
 
 
 def _total(passed: Sweep) -> Tensor:
-    """Return an upper bound of the probability of the known labels."""
+    """Return an upper bound of the probability of the known labels: the sum of kept and dropped prefixes."""
     found = sum_by_row(passed.leaves.rows, passed.leaves.log_prob.exp(), len(passed.mass_left))
     return found + passed.mass_left
 
@@ -322,7 +321,7 @@ def _total(passed: Sweep) -> Tensor:
 def _by_example(
     model: Sequential, leaves: Prefixes, left: Tensor, log_known: Tensor, status: Status
 ) -> LikelyLabellings:
-    """Return the labellings found, (batch, largest number for an example, labels)."""
+    """Arrange the labellings found by example, (batch, largest number for an example, labels)."""
     counts = torch.bincount(leaves.rows, minlength=model.batch_size)
     place = ranks(leaves.rows, leaves.log_prob)
     shape = (model.batch_size, int(counts.max()))

@@ -1,4 +1,4 @@
-"""Sequential form of directed models, for searches that extend prefixes of labellings label by label."""
+"""Directed models in a common form for searches that build labellings label by label."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Sequential:
     Args:
         batch_size: the number of examples.
         num_states: the number of values of the label at each position.
-        positions: (labels,), the place of each label in the ordering.
+        positions: (labels,), the position of each label in the topological order.
         log_conditional: see :meth:`SequentialEnergy.log_conditional`.
-        known: (batch, labels), by position; −1 for free labels.
+        known: (batch, labels), the known values in topological order; −1 for free labels.
         dtype: the data type of results.
     """
 
@@ -71,7 +71,7 @@ class Sequential:
         return self.positions.device
 
     def select(self, rows: Int[Tensor, " _rows"]) -> Sequential:
-        """Return the model of some of the examples."""
+        """Return the model for the examples ``rows``."""
 
         def log_conditional(position: int, own: Tensor, earlier: Tensor) -> Tensor:
             return self.log_conditional(position, rows[own], earlier)
@@ -79,13 +79,13 @@ class Sequential:
         return replace(self, batch_size=len(rows), known=self.known[rows], log_conditional=log_conditional)
 
     def roots(self) -> Prefixes:
-        """Return the empty prefix of each example."""
+        """Return the empty prefix of each example, from which a search starts."""
         rows = torch.arange(self.batch_size, device=self.device)
         values = torch.zeros(self.batch_size, self.num_labels, dtype=torch.int16, device=self.device)
         return Prefixes(rows, torch.zeros(self.batch_size, dtype=torch.float64, device=self.device), values)
 
     def children(self, parents: Prefixes, position: int) -> Prefixes:
-        """Return the prefixes that extend each parent in turn by a label in agreement with ``known``."""
+        """Extend each prefix by every value of the next label that agrees with ``known``."""
         values, states = parents.values, self.num_states[position]
         factors = self.log_conditional(position, parents.rows, values[:, :position].long())
         choice = torch.arange(states, device=self.device)
@@ -104,12 +104,12 @@ class Sequential:
 
 
 class Prefixes(NamedTuple):
-    """Prefixes of labellings, all of one length; the values of later labels mean nothing.
+    """Prefixes of labellings, all of the same length; ``values`` of later labels have no meaning.
 
     Args:
         rows: the example of each prefix.
         log_prob: log P(prefix).
-        values: the labels by position.
+        values: the labels in topological order.
     """
 
     rows: Int[Tensor, " nodes"]
@@ -121,12 +121,12 @@ class Prefixes(NamedTuple):
         return Prefixes(*(tensor[chosen] for tensor in self))
 
     def joined(self, others: Prefixes) -> Prefixes:
-        """Return these prefixes, followed by others."""
+        """Return these prefixes, followed by ``others``."""
         return Prefixes(*(torch.cat(pair) for pair in zip(self, others, strict=True)))
 
 
 def largest_by_row(rows: Tensor, values: Tensor, batch_size: int) -> Float[Tensor, " batch"]:
-    """Return the largest value of each example; −∞ without values."""
+    """Return the largest value of each example; −∞ for an example without values."""
     none = values.new_full((batch_size,), -torch.inf)
     return none.scatter_reduce(0, rows, values, "amax")
 
@@ -137,7 +137,7 @@ def sum_by_row(rows: Tensor, values: Tensor, batch_size: int) -> Tensor:
 
 
 def ranks(rows: Tensor, values: Tensor) -> Int[Tensor, " nodes"]:
-    """Return the rank of each value within the example, 0 the largest; earlier values first at ties."""
+    """Return the rank of each value among the values of the example, 0 for the largest; stable at ties."""
     order = torch.argsort(values, descending=True, stable=True)
     order = order[torch.argsort(rows[order], stable=True)]
     sorted_rows = rows[order]
@@ -148,7 +148,7 @@ def ranks(rows: Tensor, values: Tensor) -> Int[Tensor, " nodes"]:
 
 
 def _known_values(energy: DirectedEnergy | SequentialEnergy, known: Known | None, states: tuple) -> Tensor:
-    """Return (batch, labels), by label; −1 for free labels."""
+    """Check ``known``, and return it as integers (batch, labels), −1 for free labels."""
     shape = (energy.batch_size, energy.num_labels)
     if known is None:
         return torch.full(shape, -1, device=energy.device)
@@ -189,12 +189,12 @@ def _of_network(energy: DirectedEnergy) -> LogConditional:
 
 
 class Sweep(NamedTuple):
-    """Result of one pass through the labels.
+    """Result of one pass through the labels, which keeps the best prefixes.
 
     Args:
-        leaves: labellings, each example's most probable labelling first.
-        mass_left: the probability of all dropped prefixes that agree with the known labels.
-        largest_left: the log-probability of the most probable dropped prefix; −∞ without dropped prefixes.
+        leaves: the complete labellings that were kept, each example's most probable labelling first.
+        mass_left: the total probability of the dropped prefixes that agree with the known labels.
+        largest_left: the log-probability of the most probable dropped prefix; −∞ if none was dropped.
         nodes: the number of expanded prefixes.
     """
 
@@ -205,7 +205,7 @@ class Sweep(NamedTuple):
 
 
 def sweep(model: Sequential, least: Float[Tensor, " batch"], width: int) -> Sweep:
-    """Extend prefixes label by label; keep the ``width`` best with log-probabilities >= ``least``."""
+    """Extend prefixes label by label; keep at most ``width`` with log-probabilities of at least ``least``."""
     batch = model.batch_size
     kept = model.roots()
     mass = torch.zeros(batch, dtype=torch.float64, device=model.device)
@@ -225,10 +225,10 @@ def sweep(model: Sequential, least: Float[Tensor, " batch"], width: int) -> Swee
 
 
 def _kept(children: Prefixes, least: Tensor, width: int) -> Tensor:
-    """Return whether each prefix is kept, (nodes,)."""
+    """Return which prefixes to keep, (nodes,); the best prefix of each example is always kept."""
     is_likely = children.log_prob >= least[children.rows]
     counts = torch.bincount(children.rows[is_likely], minlength=len(least))
-    # Ranks take a third of the time of a pass, and most passes have room for all likely prefixes.
+    # Skip the ranks, a third of a pass's time, if all likely prefixes fit, as in most passes.
     if int(counts.min()) >= 1 and int(counts.max()) <= width:
         return is_likely
     place = ranks(children.rows, children.log_prob)

@@ -1,13 +1,13 @@
 """Exact decoding of Boltzmann machines by depth-first branch and bound.
 
-A search begins with a labelling that flips of single labels have improved, and fixes every label that the
-bounds decide. For the MAP labelling it has the bound of roof duality, which often proves the labelling before
-any branch. If couplings are stronger than the unary log-potentials and contradict each other, bounds are
-loose, and the number of nodes grows exponentially with the labels: then a limit ends the search, and the
-answer is the best labelling with the bound so far.
+A search starts from a labelling improved by flips of single labels, and fixes every label that the bounds
+decide. For the MAP labelling, the bound is roof duality, which often proves the labelling before any branch.
+If couplings are stronger than the unary log-potentials and contradict each other, bounds are loose, and the
+number of nodes grows exponentially with the number of labels. A limit then ends the search, and the answer is
+the best labelling so far with the bound so far.
 
-Losses tie if the difference is below a share of 10⁻¹² of the largest possible loss of a label. Of tied
-labellings the search returns the one that has 0 in the first label in which they differ.
+Losses count as tied if they differ by less than 10⁻¹² of the largest possible loss of a label. Among tied
+labellings, the search returns the one with 0 in the first label in which they differ.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from lmbm_torch.verdicts import searched_on_host
 
 __all__ = ["decode", "decode_by_flips", "decode_hinge"]
 
-# Limits for the stages under rules: nodes of the search that propagates rules, and parts of the search that
-# splits the label space by broken rules. Each is fast on some examples where the other is slow
-# (scripts/bench/rules.py).
+# Limits of two rounds of searches under rules: the number of nodes of a search that propagates the rules, and
+# the number of parts of a search that splits the labellings by a broken rule. Each search is fast on some
+# examples on which the other is slow (scripts/bench/rules.py).
 STAGES = ((300, 30), (20_000, LIMITS.parts))
 
 
@@ -58,13 +58,13 @@ def decode_hinge(
         energy: a Boltzmann machine, on any device; the search runs on the CPU.
         margin: γ > 0, in units of the local fields.
         node_limit: the approximate number of nodes after which an example's search ends. A node is a partial
-            labelling with a computed bound; extensions of a node by one label are computed together.
-        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
+            labelling whose bound is computed; all extensions of a node by one label are computed together.
+        known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels are part of the sum.
         constraints: rules that the labelling must obey, propagated at every node.
 
     Returns:
-        The hinge loss is the objective, bound ≤ objective. ``status.exact``: no labelling is better;
-        ``status.converged``: no node limit was met.
+        The hinge loss is the objective, bound ≤ objective. ``status.exact`` is true if no labelling is
+        better, ``status.converged`` if the search ended before the node limit.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
@@ -122,10 +122,10 @@ def decode(
 @searched_on_host
 @torch.no_grad()
 def decode_by_flips(energy: PairwiseEnergy, *, known: Known | None = None) -> Decoding:
-    """Return labellings of high score, without a proof: no flip of one free label raises the score.
+    """Return labellings of high score, without a proof: flipping one free label never raises the score.
 
-    The exact searches begin with these labellings. A labelling of 45 labels takes some 20 µs. The bound is
-    the score if every label and every pair of labels had its preferred value.
+    The exact searches start from these labellings. A labelling of 45 labels takes some 20 µs. The bound is
+    the sum over all labels and pairs of the largest possible term.
 
     Args:
         energy: a Boltzmann machine, on any device; the flips run on the CPU.
@@ -159,11 +159,10 @@ def _under_rules(
     known: Tensor | None,
     node_limit: int | None,
 ) -> Decoding:
-    """Return the answers of ``routine`` if they obey the rules, otherwise answers of searches under the
-    rules.
+    """Decode by ``routine``, and repeat examples whose answers break a rule by two searches under the rules.
 
-    The search ``inside`` propagates rules, but its bounds ignore contradictions between pairs of labels (roof
-    duality does not); the search around ``routine`` has bounds that ignore contradictions between rules.
+    The search ``inside`` propagates rules, but its bounds ignore contradictions between pairs of labels,
+    which roof duality detects. The search around ``routine`` ignores contradictions between rules.
 
     Args:
         margin: the margin of hinge losses; None for scores.
@@ -194,10 +193,10 @@ def _further(
     known: Tensor | None,
     sign: float,
 ) -> Decoding:
-    """Answer unproven examples by a second search, and keep the better answer and the better bound.
+    """Decode examples without a proof by ``way``, and keep the better answer and the better bound.
 
     Args:
-        sign: 1 for scores, −1 for losses.
+        sign: 1 if the objective is a score, −1 if a loss.
     """
     if found is None:
         return way(energy, known=known)
@@ -218,7 +217,7 @@ def _further(
 def undirected_problem(
     energy: PairwiseEnergy, known: Tensor | None, node_limit: int | None = None
 ) -> UndirectedProblem:
-    """Check the input, and return the kernel's problem."""
+    """Check the input, and convert the energy to the compiled search's arrays."""
     most_nodes = count_limit("node_limit", node_limit)
     energy.check_values()
     pairwise = energy.pairwise.double().reshape(-1, energy.num_labels, energy.num_labels)

@@ -2,18 +2,18 @@
 
 Source: max_margin_markov_networks_survey_2003, section 4.2.
 
-The largest log-potential is first subtracted at each position, and the largest entry of each message after
-each step: hence rounding errors do not grow with the length of a chain.
+To keep rounding errors independent of a chain's length, the largest log-potential is first subtracted at each
+position, and the largest entry of each message after each step.
 
-On the CPU a kernel goes through each chain by itself, gradients included; without a kernel, and for gradients
-of gradients, each position is one step for the whole batch. A step of sum-product is a matrix product of
-probabilities. If the transitions differ by less than the dtype's range, terms that underflow are too small to
-change any sum. If transitions differ by more, for instance because some are forbidden, the kernel reports the
-chains that may have lost terms, and their sums are computed again by logsumexp.
+On the CPU a compiled kernel goes through the chains in turn, gradients included. Without the kernel, and
+for second gradients, each step computes one position of the whole batch. Sum-product steps are matrix
+products of probabilities: if transitions differ by less than the dtype's range, terms that underflow are too
+small to change any sum. If transitions differ by more, for instance because some are forbidden, the kernel
+reports the chains that may have lost terms, and the sums are computed again by logsumexp.
 
 On a GPU all positions are computed together (:mod:`lmbm_torch.inference.trees.chain_scans`), by logsumexp.
 
-To give a known label, set its unary log-potentials to −∞ for all other states.
+To fix a known label, set its unary log-potentials to −∞ for all other states.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def marginals(energy: ChainEnergy) -> StateMarginals:
         energy: see :func:`log_partition`.
 
     Returns:
-        Marginals; ``status.exact`` is false for log-potentials above 5e10, where probabilities have relative
-        errors above 1e-5 even in float64.
+        The marginals. ``status.exact`` is false for log-potentials above 5e10, where probabilities have
+        relative errors above 1e-5 even in float64.
 
     Raises:
         ValueError: see :func:`log_partition`.
@@ -80,7 +80,7 @@ def marginals(energy: ChainEnergy) -> StateMarginals:
 
 @one_door
 def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
-    """Return −Σ_y p(y) log p(y), in nats; differentiable, with a table of states by states in each step.
+    """Return −Σ_y p(y) log p(y), in nats; differentiable, with a (states, states) table in each step.
 
     A forward pass computes H_t(s), the entropy of the labels before t given y_t = s, by the chain rule. No
     term is negative, and terms are far smaller than scores, so few digits are lost.
@@ -111,7 +111,7 @@ def sample(
 
     Args:
         energy: see :func:`log_partition`.
-        num_samples: draws for each chain.
+        num_samples: the number of draws for each chain.
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
@@ -165,12 +165,12 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     labels = torch.stack(states[::-1], -1).where(energy.inside[:, None], PADDING)
     objective = energy.score(labels.transpose(0, 1)).mT.where(are_found, -torch.inf)
     labels = labels.where(are_found[..., None], PADDING)
-    # Sort again: the search and the score may round differently.
+    # Sort again, because rounding of the recomputed scores may change the order.
     objective, order = objective.sort(stable=True, descending=True)
     labels = labels.take_along_dim(order[..., None], 1)
     return Decoding(labels, objective, objective[:, -1].clone(), Status.certain(energy, energy.lengths))
 
 
 def _are_possible(scores: Tensor) -> Tensor:
-    """Return whether paths avoid forbidden transitions, by their scores relative to the best path."""
+    """Return whether paths, given scores relative to the best path, contain no forbidden transition."""
     return scores > chain_steps.FORBIDDEN / 2

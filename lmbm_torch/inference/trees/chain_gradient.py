@@ -1,7 +1,7 @@
-"""Log partition of chains on the CPU as an operator of PyTorch; its gradient is the marginals.
+"""Log partition of chains on the CPU as an operator of PyTorch whose gradient is the marginals.
 
-One forward–backward pass of a kernel gives both. ``torch.compile`` keeps ``lmbm::chain_sums`` as one node;
-under ``torch.func.vmap`` the mapped axis is joined with the batch.
+One forward–backward pass of a kernel computes both. ``torch.compile`` treats ``lmbm::chain_sums`` as one
+node. Under ``torch.func.vmap`` the mapped axis is joined with the batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
 
 
 def by_steps(energy: ChainEnergy) -> Float[Tensor, " batch"]:
-    """Return log Z by differentiable operations, position after position."""
+    """Return log Z by differentiable operations, one position after another."""
     forward, scale = chain_steps.forward(Chains.of(energy))
     return scale + forward[-1].logsumexp(-1)
 
@@ -61,7 +61,7 @@ def _suits_operator(energy: ChainEnergy) -> bool:
 def _empty_sums(
     unary: Tensor, transition: Tensor, lengths: Tensor, with_marginals: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tensors of the shapes and dtypes of :func:`chain_sums`."""
+    """Return empty tensors with the shapes and dtypes of the results of :func:`chain_sums`."""
     nodes, edges = _empty(unary, transition, rows=unary.shape[0] if with_marginals else 0)
     return unary.new_empty(unary.shape[0]), nodes, edges
 
@@ -87,14 +87,14 @@ def chain_sums(
     P(y_t, y_{t+1}) is (batch, steps, states, states), or for a shared transition the sum over the steps,
     (batch, 1 or 0, states, states). Marginals are empty if ``with_marginals`` is false.
     """
-    # Even within transforms of torch.func, the tensors here are plain, and their values can be checked.
+    # Within this operator, even under torch.func, tensors are plain, so their values can be checked.
     with supposing(None):
         energy = ChainEnergy(unary, transition, lengths)
         settings = {"with_marginals": with_marginals, "each_step": not energy.is_shared, "spends": True}
         found = chain_steps.sums(energy, Chains.of(energy), **settings)
         if found is not None:
             return found[2], found[0], found[1]
-        # Autograd does not work within an operator.
+        # Compute marginals by formulas, since autograd does not work within an operator.
         fine = energy.to(torch.float64)
         if not with_marginals:
             return by_steps(fine).to(unary.dtype), *_empty(unary, transition, rows=0)
@@ -131,7 +131,7 @@ def _backward(
     if by_total is None:
         return None, None, None, None
     if torch.is_grad_enabled() and not is_traced() and transform() is None:
-        # The caller needs a gradient of the gradient.
+        # A second derivative may be needed: differentiate the steps.
         again = by_steps(ChainEnergy(unary, transition, lengths))
         inputs = [each for each in (unary, transition) if each.requires_grad]
         found = iter(torch.autograd.grad(again, inputs, by_total, create_graph=True, allow_unused=True))
@@ -148,7 +148,7 @@ def _backward(
 def _of_marginals(
     inputs: tuple[Tensor, Tensor, Tensor], weights: tuple[Tensor | None, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of weighted marginals by the unaries and the transition."""
+    """Return the gradients of a weighted sum of marginals with respect to the unaries and the transition."""
     if transform() is not None:
         raise RuntimeError("log_partition: within torch.func.vmap, expected a first derivative, got a second")
     with torch.enable_grad():
@@ -166,7 +166,7 @@ chain_sums.register_autograd(_backward, setup_context=_keep)
 
 
 class _MappedSums(torch.autograd.Function):
-    """The sums and marginals of chains within ``torch.func.vmap``, where an operator has no gradient."""
+    """Sums and marginals of chains within ``torch.func.vmap``, where the operator itself has no gradient."""
 
     @staticmethod
     def forward(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch: any arguments

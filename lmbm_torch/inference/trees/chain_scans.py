@@ -1,9 +1,10 @@
-"""Chains on a GPU: all positions together, in about log2(length) rounds.
+"""Chains on a GPU: all positions are computed together, in about log2(length) rounds.
 
-The messages along a chain are products of one matrix for each step, in any bracketing: round k joins each
-prefix of 2^k steps to the prefix that ends before (Hillis and Steele 1986). A loop over positions launches
-some ten kernels for each position, a round some ten for all positions together; but it computes more, a table
-over three states. On the CPU the loop is faster: 4 to 190 times, measured by ``scripts/bench/chain_dp.py``.
+Messages along a chain are products of one matrix for each step, which may be multiplied in any order of
+pairs. Round k joins the product of 2^k steps up to each position with the product that ends before (Hillis
+and Steele 1986). A loop over positions launches some ten kernels for each position; a round launches some ten
+for all positions, but needs a table over three states. On the CPU the loop is 4 to 190 times as fast,
+measured by ``scripts/bench/chain_dp.py``.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from torch import Tensor
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int
 
-# Largest bytes of one (batch, steps, states, states, states) tensor; a round reads and writes some five such
-# tensors. For larger tensors a loop over positions should be faster (estimated with 4 µs a launch and 3
+# Largest bytes of one (batch, steps, states, states, states) tensor; a round reads and writes some five of
+# them. For larger tensors a loop over positions should be faster (estimated with 4 µs for a launch and 3
 # TB/s).
 MOST_BYTES = 64 * 2**20
 
@@ -35,9 +36,7 @@ def steps_of(
     inside: Bool[Tensor, "batch length"],
     forbidden: float,
 ) -> Float[Tensor, "batch steps states states"]:
-    """Return each step's log-potentials, with the unary of the next state; steps beyond a chain's end change
-    nothing.
-    """
+    """Return each step's log-potentials, with the next state's unary; beyond a chain's end the identity."""
     tables = transition + unary[:, 1:, None]
     stay = torch.eye(unary.shape[-1], dtype=torch.bool, device=unary.device)
     same = torch.zeros_like(stay, dtype=unary.dtype).masked_fill(~stay, forbidden)
@@ -47,7 +46,7 @@ def steps_of(
 def forward(
     first: Float[Tensor, "batch states"], steps: Float[Tensor, "batch steps states states"], total: Semiring
 ) -> tuple[Float[Tensor, "batch length states"], Float[Tensor, " batch"]]:
-    """Return the log-message to each position, at most 0, and the total subtracted from the last message.
+    """Return the log-messages to all positions, at most 0, and the total subtracted from the last message.
 
     Args:
         total: a sum over an axis: ``torch.logsumexp``, or ``torch.amax`` for the best paths.
@@ -60,8 +59,8 @@ def forward(
 
 
 def backward(steps: Float[Tensor, "batch steps states states"]) -> Float[Tensor, "batch steps states"]:
-    """Return the log-message from later positions to each position but the first, up to a constant."""
-    # In reverse order, with transposed matrices, suffixes become prefixes.
+    """Return the log-messages from later positions to all positions but the first, up to a constant."""
+    # Reverse the steps and transpose the matrices, so that products of suffixes become products of prefixes.
     suffixes, _ = _scan(steps.flip(1).mT, torch.logsumexp)
     ahead = suffixes.logsumexp(-2).flip(1)[:, 1:]
     return torch.cat([ahead, torch.zeros_like(steps[:, :1, 0])], 1)
@@ -72,7 +71,7 @@ def trace(
 ) -> Int[Tensor, "batch length"]:
     """Trace each chain back from its last state, by pointers to the previous state; return the states."""
     steps = pointers.shape[1]
-    # Maps from the last state to the state before step t, composed of step t and all later steps.
+    # ``back`` maps the last state to the state before step t; each round doubles the number of steps joined.
     back, reach = pointers, 1
     while reach < steps:
         joined = back[:, :-reach].gather(-1, back[:, reach:])
@@ -83,7 +82,7 @@ def trace(
 
 
 def _scan(tables: Tensor, total: Semiring) -> tuple[Tensor, Tensor]:
-    """Return the product of each prefix of matrices, with largest entry 0, and the total subtracted."""
+    """Return the products of all prefixes of matrices, with largest entry 0, and the totals subtracted."""
     steps, reach = tables.shape[1], 1
     lowered = torch.zeros_like(tables[..., 0, 0]).detach()
     while reach < steps:

@@ -1,4 +1,4 @@
-"""Messages along chains: one position after another for the whole batch, or on a GPU all together."""
+"""Messages along chains, computed position after position for the whole batch, or together on a GPU."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from lmbm_torch.verdicts import is_traced, number, refuse_unless
 
 # Log-potential that replaces −∞: far below any sum of log-potentials, but sums and gradients stay finite.
 FORBIDDEN = -1e30
-# Largest magnitude of log-potentials in float32: beyond, rounding of sums changes probabilities by more than
-# a share of 1e-5.
+# Largest magnitude of log-potentials in float32 for which rounding changes probabilities by less than 1e-5.
 COARSE = 100.0
-# The same limit in float64.
+# Largest magnitude of log-potentials in float64, with the same effect of rounding.
 COARSE_DOUBLE = COARSE * 2.0**29
-# Least log-potential of a step, relative to the largest, that the kernel in float64 takes without a check.
+# Smallest log-potential of a step, relative to the largest, for which float64 needs no check.
 LEAST_STEP = math.log(1e-280)
 _POSSIBLE = "energy: expected an allowed labelling of each chain"
 
 
 class _Step(NamedTuple):
-    """Step to a position: log-potentials of the state and of the pair of states, and a mask of padding."""
+    """Step to one position: the unaries, the transition from the position before, and a mask of padding."""
 
     unary: Tensor
     transition: Tensor
@@ -41,15 +40,15 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Chains:
-    """Log-potentials of an energy for the steps: at most 0, and finite, padding included.
+    """Log-potentials of chains, prepared for the steps: at most 0, and finite, also in padding.
 
     Args:
         unaries: (batch, length, states).
         transition: (states, states), or (batch, steps, states, states).
-        least: smaller sums of probabilities may have lost terms by underflow; 0 if no sum can.
+        least: a sum of probabilities below this number may have lost terms by underflow; 0 if none can.
         mask: (batch, length), true up to each chain's end.
         is_full: whether there is no padding.
-        shift: the total that was subtracted from a chain's log-potentials.
+        shift: the sum of what was subtracted from each chain's log-potentials.
     """
 
     unaries: Tensor
@@ -61,10 +60,10 @@ class Chains:
 
     @classmethod
     def of(cls, energy: ChainEnergy) -> Chains:
-        """Return the checked chains of an energy."""
+        """Check an energy, and prepare its log-potentials."""
         energy.check_values()
         inside, shared = energy.inside, energy.is_shared
-        # Only on the CPU: on a GPU the check would wait for the GPU.
+        # Check only on the CPU, because on a GPU the check would wait for the GPU.
         is_full = is_on_host(energy.unary) and bool(inside.all())
         unary, transition = (energy.unary, energy.transition) if is_full else energy.without_padding()
         unary, at_positions = _lowered(unary, -1)
@@ -103,7 +102,7 @@ class Chains:
 
     @kept
     def all_steps(self) -> Float[Tensor, "batch steps states states"]:
-        """Return each step's log-potentials, for all positions together."""
+        """Return the log-potentials of all steps, for computing all positions together."""
         return chain_scans.steps_of(self.unaries, self.transition, self.mask, FORBIDDEN)
 
     def steps(self) -> list[_Step]:
@@ -112,31 +111,31 @@ class Chains:
 
     def by_step(self, tables: Tensor) -> tuple[Tensor, ...]:
         """Return one table for each step."""
-        # By unbind, not by index: the gradient of each indexing would fill a tensor of all steps.
+        # Use unbind: with indexing, the gradient of each index would fill a tensor of all steps.
         return tables.unbind(1) if tables.ndim == 4 else (tables,) * (len(self.unary) - 1)
 
 
 def is_on_host(tensor: Tensor) -> bool:
-    """Return whether Python may read values: on the CPU, and not in compiled code."""
+    """Return whether Python may read the values: on the CPU, and not in traced code."""
     return tensor.device.type == "cpu" and not is_traced()
 
 
 def is_coarse(energy: ChainEnergy) -> bool:
-    """Return whether the energy's own precision rounds sums of log-potentials too much."""
+    """Return whether rounding in the energy's own precision changes probabilities too much."""
     return energy.dtype == torch.float32 and largest(energy) > COARSE
 
 
 def largest(energy: ChainEnergy) -> float:
-    """Return the largest magnitude of a log-potential, forbidden values excluded."""
+    """Return the largest magnitude of a log-potential, except for −∞."""
     finite = (tensor.detach().nan_to_num(0.0, neginf=0.0) for tensor in (energy.unary, energy.transition))
-    # Not by absolute values: a copy of all tables counts for long chains.
+    # Use minimum and maximum: for long chains a copy of all tables, as by abs(), takes long.
     ends = [tensor.aminmax() for tensor in finite if tensor.numel()]
     largest = [torch.maximum(-least, most) for least, most in ends]
     return number("largest log-potential", (energy.unary, energy.transition), torch.stack(largest).max)
 
 
 def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Subtract the largest log-potential along some axes; return the differences and the largest."""
+    """Subtract the largest log-potential along ``axes``; return the differences and the largest values."""
     if potentials.numel() and not (is_on_host(potentials) and bool(potentials.detach().amin() >= FORBIDDEN)):
         potentials = potentials.clamp(min=FORBIDDEN)
     largest = potentials.detach().amax(axes, keepdim=True)
@@ -144,12 +143,12 @@ def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, T
 
 
 def _least(transition: Tensor) -> float:
-    """Return the least sum of probabilities that certainly lost no terms, for messages of at most 1.
+    """Return the smallest sum of probabilities that is safe from underflow, for messages of at most 1.
 
     An underflow loses less than ``tiny`` for each state, which must be far below the sum. The best state
-    before a step has message 1, so every sum is at least e^−spread, where the spread is the range of the
-    transitions: for a small spread every sum is safe. On a GPU, where a check would wait, all sums are
-    logsumexp.
+    before a step has message 1: every sum is at least e^−spread, with the range (spread) of the
+    transitions. For a small spread, every sum is safe, and the result is 0. On a GPU the result is ∞, so that
+    all sums are computed by logsumexp, because a check would wait for the GPU.
     """
     if not is_on_host(transition):
         return torch.inf
@@ -160,10 +159,10 @@ def _least(transition: Tensor) -> float:
 
 
 def _product(message: Tensor, table: Tensor, log_table: Tensor, least: float) -> Tensor:
-    """Return log Σ_r exp(message_r) table_rs."""
+    """Return log Σ_r exp(message_r) table_rs; by logsumexp for sums below ``least``."""
     if least == torch.inf:
         return (message[..., None] + log_table).logsumexp(-2)
-    # Without this, autocast would round the matrix product to half precision.
+    # Disable autocast, which would round the matrix product to half precision.
     with torch.autocast("cpu", enabled=False):
         sums = (message.exp()[:, None] @ table).squeeze(1)
     lost = sums < least
@@ -181,15 +180,15 @@ def edges(before: Tensor, chains: Chains, ahead: Tensor) -> Float[Tensor, "batch
     if before.numel() and (
         not is_on_host(before) or float(before.amax()) > math.log(limits.eps / limits.tiny)
     ):
-        # In logarithms: probabilities of ``ahead`` might underflow.
+        # In logarithms, because probabilities of ``ahead`` might underflow.
         return (before[..., None] + chains.transition).add_(ahead[..., None, :]).exp_()
     return (before.exp()[..., None] * ahead.exp()[..., None, :]).mul_(chains.tables)
 
 
 def forward(chains: Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
-    """Return the log-message to each position, with the state's unary, at most 0, and the total subtracted.
+    """Return the log-message to each position, with the unary, at most 0, and the total subtracted.
 
-    The message at a chain's last position continues unchanged to the end of the batch.
+    Beyond a chain's end, the message of the chain's last position is repeated.
     """
     if chains.is_parallel:
         return _all_forward(chains, torch.logsumexp)
@@ -207,7 +206,7 @@ def forward(chains: Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
 
 
 def backward(chains: Chains) -> tuple[Tensor, Tensor]:
-    """Return the log-messages from later positions, at most 0, after and before each step.
+    """Return log-messages from later positions, at most 0, after each step and before each step.
 
     Returns:
         ``(batch, steps, states)``, and ``(batch, length, states)``, 0 from a chain's end on.
@@ -227,12 +226,12 @@ def backward(chains: Chains) -> tuple[Tensor, Tensor]:
 
 
 def _best_scores(chains: Chains) -> list[Tensor]:
-    """Return the score of the best path to each state of each position, minus the largest at the position."""
+    """Return the score of the best path to each state of each position, minus the largest there."""
     if chains.is_parallel:
         return _all_forward(chains, torch.amax)[0]
     messages, scale = [chains.unary[0]], chains.shift
     for step in chains.steps():
-        # Memory order with examples last, so the maximum is vectorised over examples.
+        # Store examples along the last axis, so that the maximum is vectorised over examples.
         before = messages[-1].mT.contiguous().mT[..., None]
         after = (before + step.transition).amax(-2) + step.unary
         largest = after.amax(-1, keepdim=True)
@@ -243,7 +242,7 @@ def _best_scores(chains: Chains) -> list[Tensor]:
 
 
 def _all_forward(chains: Chains, total: chain_scans.Semiring) -> tuple[list[Tensor], Tensor]:
-    """Compute :func:`forward`, or by ``torch.amax`` :func:`_best_scores`, for all positions together."""
+    """Compute :func:`forward`, or with ``torch.amax`` :func:`_best_scores`, for all positions together."""
     messages, lowered = chain_scans.forward(chains.unary[0], chains.all_steps, total)
     scale = chains.shift + lowered
     _check_possible(scale)
@@ -260,7 +259,7 @@ def _all_backward(chains: Chains) -> tuple[Tensor, Tensor]:
 
 
 def best_labels(energy: ChainEnergy) -> Tensor:
-    """Return each chain's labelling of largest score, (batch, length), with any values in the padding.
+    """Return the labelling of largest score of each chain, (batch, length); padding has arbitrary values.
 
     On the CPU a kernel computes one chain after another.
     """
@@ -292,8 +291,8 @@ def sums(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return P(y_t), P(y_t, y_{t+1}) and the log partition, by a kernel on the CPU in double precision.
 
-    Return None without numba, on a GPU, if a sum of probabilities may have lost terms, if all labellings of a
-    chain are forbidden, and for log-potentials too large for exact sums in float64.
+    The result is None if the kernel does not apply: without numba, on a GPU, if sums of probabilities may
+    have lost terms, if all labellings of a chain are forbidden, or for log-potentials too large for float64.
 
     Args:
         with_marginals: False to compute only the log partition; the marginals are then empty.
@@ -326,7 +325,7 @@ def sums(
 
 
 def sums_by_steps(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, Tensor]:
-    """Return P(y_t), P(y_t, y_{t+1}) of each step and the log partition, position after position."""
+    """Return P(y_t), P(y_t, y_{t+1}) of each step and the log partition, one position after another."""
     messages, scale = forward(chains)
     before_each = torch.stack(messages, 1)
     ahead, behind = backward(chains)
@@ -334,7 +333,7 @@ def sums_by_steps(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, 
     nodes = beliefs.softmax(-1).masked_fill(~energy.inside[..., None], 0)
     before = before_each - beliefs.logsumexp(-1, keepdim=True)
     if largest(energy) > COARSE_DOUBLE:
-        # For large log-potentials rounding errors do not cancel: normalise each step by itself.
+        # With large log-potentials, the steps' rounding errors differ: normalise each step separately.
         tables = before[:, :-1, :, None] + chains.transition + ahead[..., None, :]
         pairs = tables.flatten(-2).softmax(-1).view_as(tables)
     else:
@@ -345,7 +344,7 @@ def sums_by_steps(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, 
 
 
 def _steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return the tables of steps as a flat array for kernels, and the strides of chains and steps."""
+    """Return the steps' tables as an array for kernels, with the strides of chains and of steps."""
     strides = (0, 0) if transition.ndim == 2 else (transition.shape[1], 1)
     return transition.contiguous().numpy().reshape(-1, *transition.shape[-2:]), strides
 
@@ -355,36 +354,36 @@ def _best_path(messages: list[Tensor], chains: Chains) -> Tensor:
     if not chains.is_parallel:
         return trace(messages[-1][None], messages, chains, lambda scores: scores.argmax(-1))[0]
     pointers = (torch.stack(messages[:-1], 1)[..., None] + chains.transition).argmax(-2)
-    # Beyond a chain's end, pointers keep the last position's label.
+    # Beyond a chain's end, let pointers keep the label of the last position.
     same = torch.arange(pointers.shape[-1], device=pointers.device)
     pointers = pointers.where(chains.mask[:, 1:, None], same)
     return chain_scans.trace(messages[-1].argmax(-1), pointers)
 
 
 def trace(last: Tensor, messages: list[Tensor], chains: Chains, choose: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return labellings, (samples, batch, length), from the last to the first position.
+    """Trace labellings back from the last to the first position, (samples, batch, length).
 
     Args:
         last: (samples, batch, states), the scores of the states at the last position.
         messages: one message for each position, with an entry for each state.
-        choose: (samples, batch, states) → (samples, batch), states.
+        choose: a function from scores (samples, batch, states) to the chosen states (samples, batch).
     """
     labels = choose(last)
     found = [labels]
     for message, step in zip(messages[-2::-1], reversed(chains.steps()), strict=True):
-        # Beyond a chain's end, the label of the last position is kept, so it is chosen only once.
+        # Beyond a chain's end, keep the label of the last position, so that it is chosen only once.
         labels = choose(message + _into(step.transition, labels)).where(step.inside[:, 0], labels)
         found.append(labels)
     return torch.stack(found[::-1], -1)
 
 
 def best_paths(chains: Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, int]]]:
-    """Return the best paths to each state of the last position, and the origin of each path at every step.
+    """Return the ``top_k`` best paths to each state of the last position, and pointers along the paths.
 
     Returns:
-        The paths' scores ``(batch, states, ranks)``, best first, 0 for the best path. For each step ``(batch,
-        states, ranks)``: the index ``state · ranks + rank`` of each path's origin among the paths before the
-        step, and the number of ranks before the step.
+        The paths' scores ``(batch, states, ranks)``, best first, 0 for the best path. For each step
+        ``(batch, states, ranks)``: the index ``state · ranks + rank`` of the path that each path extends, and
+        the number of ranks before the step.
     """
     best = chains.unary[0][..., None]
     pointers, scale = [], chains.shift
@@ -405,14 +404,14 @@ def best_paths(chains: Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, i
 
 
 def _into(transition: Tensor, states: Tensor) -> Tensor:
-    """Return the columns of the transition for ``states``, (samples, batch, states)."""
+    """Return the column of the transition for each of the ``states``, (samples, batch, states)."""
     if transition.ndim == 2:
         return transition.mT[states]
     return transition.mT[torch.arange(states.shape[1], device=states.device), states]
 
 
 def draw(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw indices along the last axis in proportion to the weights, as the first of exponential clocks."""
+    """Draw indices along the last axis in proportion to the weights, by exponential random numbers."""
     clocks = torch.empty_like(log_weights).exponential_(generator=generator)
     return (log_weights - clocks.clamp_min_(torch.finfo(clocks.dtype).tiny).log_()).argmax(-1)
 

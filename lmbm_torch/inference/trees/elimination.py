@@ -1,4 +1,4 @@
-"""Elimination of variables of few values, by sums or maxima: messages on a junction tree."""
+"""Elimination of variables in turn, by sums or maxima: message passing on a junction tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_LAYOUTS = 32
 
 
 class _Incoming(NamedTuple):
-    """Table or message that enters a bucket.
+    """Table or message that enters a bucket, which is the elimination of one variable.
 
     Args:
         index: the index of the table, or of the bucket that sends the message.
@@ -33,13 +33,13 @@ class _Incoming(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Tables of each bucket of an elimination.
+    """Structure of an elimination: one bucket for each variable, with the tables and messages that it joins.
 
     Args:
         triangulation: the order of elimination.
         sizes: the number of values of each variable.
         scopes: the variables of each table.
-        tables: for each bucket, the tables whose first variable the bucket eliminates.
+        tables: for each bucket, the tables whose first eliminated variable is the bucket's variable.
         messages: for each bucket, the earlier buckets that send it a message.
     """
 
@@ -55,19 +55,19 @@ class Layout:
 
     @cached_property
     def entries(self) -> tuple[int, ...]:
-        """Return the number of entries of each bucket's table."""
+        """Return the number of entries of the table that each bucket computes."""
         return tuple(prod(self.sizes[variable] for variable in bucket) for bucket in self.buckets)
 
     @cached_property
     def width(self) -> int:
-        """Return the least w such that each table has at most 2^(w + 1) entries; for binary variables the
-        order's width.
+        """Return the smallest w such that each table has at most 2^(w + 1) entries; with two values for
+        each variable this is the width of the order.
         """
         return (max(self.entries, default=1) - 1).bit_length() - 1
 
     @cached_property
     def axes(self) -> tuple[tuple[int, ...], ...]:
-        """Return for each table its axes in the order of elimination, with the batch first."""
+        """Return the permutation of each table's axes to the order of elimination, with the batch first."""
         place = _places(self.triangulation)
         return tuple(
             (0, *(1 + axis for axis in sorted(range(len(scope)), key=lambda axis: place[scope[axis]])))
@@ -75,7 +75,7 @@ class Layout:
         )
 
     def in_order(self, tables: list[Tensor]) -> list[Tensor]:
-        """Reshape tables (batch, entries) of the scopes, with the variables in the order of elimination."""
+        """Reshape tables (batch, entries), and permute their variables to the order of elimination."""
         return [
             table.view(-1, *(self.sizes[variable] for variable in scope)).permute(axes)
             for table, scope, axes in zip(tables, self.scopes, self.axes, strict=True)
@@ -84,7 +84,7 @@ class Layout:
 
 @lru_cache(NUM_LAYOUTS)
 def layout_of(sizes: tuple[int, ...], scopes: Cliques) -> Layout:
-    """Return the layout for minimum fill, or for the order of the variables' numbers if that is narrower."""
+    """Return the layout by minimum fill, or by the variables' numbers if that order is narrower."""
     orders = min_fill(len(sizes), scopes), by_index(len(sizes), scopes)
     return min((_layout(order, sizes, scopes) for order in orders), key=lambda layout: layout.width)
 
@@ -129,13 +129,13 @@ class Tables(NamedTuple):
 
 
 def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Tensor, " batch"]:
-    """Eliminate one variable after another by ``combine``, like logsumexp or max; return the total.
+    """Eliminate all variables in turn, by ``combine`` like logsumexp or max; return the total.
 
-    The largest entry of each message is subtracted, so messages do not grow with the number of labels.
+    The largest entry of each message is subtracted: messages do not grow with the number of variables.
 
     Args:
         problem: the tables.
-        combine: (batch, values, *others) → (batch, *others).
+        combine: a function from (batch, values, *others) to (batch, *others), which eliminates axis 1.
     """
     layout = problem.layout
     unary = problem.unary.split(layout.sizes[: problem.num_unary], 1)
@@ -145,11 +145,11 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
         tables = [problem.tables[table].reshape(-1, *shape) for table, shape in layout.tables[index]]
         for sender, shape in layout.messages[index]:
             tables.append(messages[sender].view(-1, *shape))
-            # Each message is needed once: without gradients its memory can be freed.
+            # Drop each message after its only use, so that without gradients its memory is freed.
             messages[sender] = None
         if variable < len(unary):
             tables.append(unary[variable].view(-1, layout.sizes[variable], *[1] * len(others)))
-        # Small tables first, so few of the sums are as large as the bucket's table.
+        # Add small tables first, so that few of the sums are as large as the bucket's table.
         tables.sort(key=lambda table: table[0].numel())
         message = combine(reduce(add, tables))
         largest = message.detach().reshape(len(message), -1).amax(1)
@@ -163,13 +163,13 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
 def traced(
     problem: Tables, combined: list[Tensor], num_samples: int, choose: Callable[[Tensor], Tensor]
 ) -> Int[Tensor, "num_samples batch variables"]:
-    """Choose values in the reverse order of elimination, each given the other variables of the table.
+    """Choose values in the reverse order of elimination, each given the values chosen before.
 
     Args:
         problem: the eliminated tables.
         combined: the inputs of ``combine`` in :func:`eliminate`, in order.
         num_samples: the number of labellings of each example.
-        choose: (samples, batch, values) of log-potentials → (samples, batch) of values.
+        choose: a function from log-potentials (samples, batch, values) to the chosen values (samples, batch).
     """
     batch, sizes = len(problem.unary), problem.layout.sizes
     rows = torch.arange(batch, device=problem.unary.device)
@@ -178,7 +178,7 @@ def traced(
         place = torch.zeros_like(values[..., 0])
         for other in others:
             place = sizes[other] * place + values[..., other]
-        # An index before and after the slice moves the axis of values to the end.
+        # Indices on both sides of the slice move the axis of values to the end.
         given = table.reshape(len(table), sizes[variable], -1).expand(batch, -1, -1)[rows, :, place]
         values[..., variable] = choose(given)
     return values

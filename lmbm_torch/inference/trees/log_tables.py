@@ -1,4 +1,4 @@
-"""Tables over few labels for the elimination of sparse models: log-potentials or losses."""
+"""Log-potentials or losses of sparse models as tables over few labels, for elimination."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXCLUDED = -1e30
 
 
 def cliques_of(energy: Machine) -> Cliques:
-    """Return the cliques of two or more labels; a pair counts if some example couples it."""
+    """Return the cliques of two or more labels; a pair is a clique if some example couples it."""
     if isinstance(energy, CliqueEnergy):
         return tuple(clique for clique in energy.cliques if len(clique) > 1)
     coupled = energy.pairwise.detach() != 0
@@ -34,7 +34,7 @@ def log_potentials(energy: Machine, cliques: Cliques) -> tuple[Tensor, Tensor]:
     """Return the log-potentials of each label's spin, and of the product of each clique's spins."""
     if isinstance(energy, PairwiseEnergy):
         first, second = torch.tensor(cliques, dtype=torch.int64, device=energy.device).view(-1, 2).unbind(1)
-        # The score counts half of each direction's coupling.
+        # Add both directions and halve, since the score contains half of each.
         both = energy.pairwise[..., first, second] + energy.pairwise[..., second, first]
         return energy.unary, both / 2
     single = [index for index, clique in enumerate(energy.cliques) if len(clique) == 1]
@@ -46,7 +46,7 @@ def log_potentials(energy: Machine, cliques: Cliques) -> tuple[Tensor, Tensor]:
 
 
 def parity(order: int, like: Tensor) -> Float[Tensor, " labellings"]:
-    """Return Π_i s_i of every labelling of a clique, the first label as the most significant bit."""
+    """Return Π_i s_i for every labelling of a clique; the first label is the most significant bit."""
     spins = like.new_tensor([-1, 1])
     return reduce(lambda table, _: torch.outer(table, spins).flatten(), range(order - 1), spins)
 
@@ -55,14 +55,14 @@ Potentials = tuple[Float[Tensor, "_batch labels values"], list[Tensor], Float[Te
 
 
 def scopes_of(energy: Machine | DirectedEnergy) -> Cliques:
-    """Return the labels of each table: cliques of a Boltzmann machine, labels with parents of a belief
-    network.
+    """Return the labels of each table: the cliques of a Boltzmann machine, or each label of a belief network
+    with the parents.
     """
     return families(energy) if isinstance(energy, DirectedEnergy) else cliques_of(energy)
 
 
 def families(energy: Machine | DirectedEnergy) -> Cliques:
-    """Return for each label the label and the others in the margin: parents, or neighbours in the graph."""
+    """Return for each label the labels in its margin: itself, and the parents or neighbours in the graph."""
     others = [{*row.nonzero()[:, 0].tolist()} for row in _seen(energy).cpu()]
     if isinstance(energy, DirectedEnergy):
         place = energy.positions.tolist()
@@ -73,7 +73,7 @@ def families(energy: Machine | DirectedEnergy) -> Cliques:
 
 
 def most_others(energy: Machine | DirectedEnergy) -> int:
-    """Return the largest number of labels in any label's margin, cliques of a directed model excluded.
+    """Return the largest number of other labels in a label's margin, ignoring cliques of a directed model.
 
     The treewidth of the graph of margins is at least this number.
     """
@@ -89,9 +89,9 @@ def _seen(energy: Machine | DirectedEnergy) -> Bool[Tensor, "labels labels"]:
 
 
 def log_tables(energy: Machine | DirectedEnergy, scopes: Cliques) -> Potentials:
-    """Return log-potentials of each label's two values, of each scope's labellings, and a constant.
+    """Return log-potentials of each label's two values, tables of log-potentials, and a constant.
 
-    Tables are (batch or 1, labellings), a scope's first label as the most significant bit.
+    Tables are (batch or 1, labellings of the scope), with the first label as the most significant bit.
 
     Args:
         energy: the model.
@@ -110,11 +110,11 @@ def log_tables(energy: Machine | DirectedEnergy, scopes: Cliques) -> Potentials:
 def margin_tables(
     energy: Machine | DirectedEnergy, scopes: Cliques, value: Callable[[Tensor], Tensor]
 ) -> Potentials:
-    """Return Σ_i value(m_i) for the margins m_i of the labels as tables, one for each family of labels.
+    """Return Σ_i value(m_i), a sum over the labels' margins m_i, as one table for each label's family.
 
     Args:
-        scopes: from :func:`families`.
-        value: called elementwise on tensors of margins.
+        scopes: the families, from :func:`families`.
+        value: a function that is applied to each margin in a tensor.
     """
     unary = torch.zeros(energy.batch_size, energy.num_labels, 2, dtype=energy.dtype, device=energy.device)
     return unary, [value(_margins(energy, family)) for family in scopes], unary[:, 0, 0]
@@ -126,7 +126,7 @@ def _weights(energy: DirectedEnergy | PairwiseEnergy) -> Tensor:
 
 
 def _margins(energy: Machine | DirectedEnergy, family: tuple[int, ...]) -> Float[Tensor, "_batch labellings"]:
-    """Return s z of the first label of a family, for every labelling of the family."""
+    """Return the margin s z of the first label of a family, for every labelling of the family."""
     child, *parents = family
     shift = torch.arange(len(family) - 1, -1, -1, device=energy.device)
     numbers = torch.arange(2 ** len(family), device=energy.device)
@@ -141,7 +141,7 @@ def _margins(energy: Machine | DirectedEnergy, family: tuple[int, ...]) -> Float
     if isinstance(energy, DirectedEnergy) and energy.clique_weight is not None:
         place = {label: index for index, label in enumerate(family)}
         for index, clique in enumerate(energy.cliques):
-            # The child is the last label of its clique: all other labels come before.
+            # The child must be the last label of the clique, so all others are in the family.
             if child in clique and {*clique} <= {*family}:
                 others = [place[label] for label in clique if label != child]
                 field = field + energy.clique_weight[..., index, None] * spins[:, others].prod(1)

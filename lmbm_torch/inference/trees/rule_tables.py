@@ -1,9 +1,9 @@
-"""Linear rules as tables over a few variables each, for elimination together with an energy's tables.
+"""Linear rules as tables over a few variables each, to be eliminated together with an energy's tables.
 
-For a rule over many labels, further variables, the counters, hold the rule's sums over growing sets of
-labels. Counters are joined two at a time, where their labels meet in an elimination tree; in a hierarchy,
-from the leaves up. The labels determine the counters, so each labelling is counted once. Sums that further
-labels cannot make a difference to share one value: for at_least(2, …) the values are 0, 1 and "enough".
+A rule over many labels needs further variables, the counters, whose values are the rule's sums over growing
+sets of labels. Two counters at a time are joined into one, where their labels meet in an elimination tree; in
+a hierarchy, from the leaves up. The labels determine the counters: each labelling is counted once. Sums
+share a value if further labels cannot make a difference: for at_least(2, …) the values are 0, 1 and "enough".
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
 
-# Most labels of a rule in one table: as many as variables in a table that joins two counters.
+# Largest number of a rule's labels in one table, equal to the variables of a table that joins two counters.
 FEW_LABELS = 3
-# The same number if a bucket of the elimination holds all labels of the rule anyway.
+# Largest number of a rule's labels in one table if a table of the elimination contains these labels anyway.
 MOST_LABELS = 10
 # Largest number of entries of a table that joins two counters: 100 sums of each, and 100 joint sums.
 MOST_ENTRIES = 2**20
-# Sums of scaled weights are equal if they agree to so many decimals: coarser than rounding errors.
+# Number of decimals to which sums of scaled weights must agree to be equal: coarser than rounding errors.
 DIGITS = 12
 # Largest number of rule sets whose tables are cached.
 NUM_KEPT = 32
@@ -50,7 +50,7 @@ class RuleTables(NamedTuple):
 
 @lru_cache(NUM_KEPT)
 def rule_tables(constraints: Constraints, cliques: Cliques) -> RuleTables:
-    """Return the tables of all rules.
+    """Return the tables, and the counters, of all rules.
 
     Args:
         constraints: rules over the labels.
@@ -59,7 +59,7 @@ def rule_tables(constraints: Constraints, cliques: Cliques) -> RuleTables:
     Raises:
         ManySumsError: the sums of a rule over many labels have too many different values.
     """
-    # Rules over the same labels share a table, such as both inequalities of an exactly_one.
+    # Rules over the same labels share a table, for example the two inequalities of an exactly_one.
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for row, weights in enumerate(constraints.matrix):
         groups[tuple(weights.nonzero()[0].tolist())].append(row)
@@ -68,7 +68,7 @@ def rule_tables(constraints: Constraints, cliques: Cliques) -> RuleTables:
     buckets = narrowest(constraints.num_labels, (*cliques, *few)).buckets
     tables = _Tables(constraints.num_labels)
     for rules in several:
-        # Whether one bucket of an elimination holds all labels of the rules, and they are few enough.
+        # Use one table if some bucket of the elimination contains all labels of the rules, and they are few.
         is_held = len(rules.labels) <= MOST_LABELS and any({*rules.labels} <= {*each} for each in buckets)
         if len(rules.labels) <= FEW_LABELS or is_held:
             tables.add(rules.labels, rules.table())
@@ -101,28 +101,28 @@ class _Together(NamedTuple):
 
     @property
     def least(self) -> np.ndarray:
-        """Return the least sums, (rules,)."""
+        """Return the smallest possible sum of each rule, (rules,)."""
         return np.minimum(self.weights, 0).sum(0)
 
     @property
     def most(self) -> np.ndarray:
-        """Return the largest sums, (rules,)."""
+        """Return the largest possible sum of each rule, (rules,)."""
         return np.maximum(self.weights, 0).sum(0)
 
     def table(self) -> np.ndarray:
-        """Return for each labelling whether it is allowed."""
+        """Return a boolean table with an axis for each label: whether the labelling is allowed."""
         labellings = np.array(list(product((0, 1), repeat=len(self.labels))))
         is_obeyed = np.all(labellings @ self.weights <= self.bounds, axis=1)
         return is_obeyed.reshape([2] * len(self.labels))
 
 
 class _Counter(NamedTuple):
-    """Variable whose values stand for sums over a set of labels.
+    """Variable of an elimination, a label or a counter, whose values are sums over a set of labels.
 
     Args:
         variable: the number of the variable; for a single label, the label's number.
-        sums: (values, rules), −∞ if the other labels can no longer break the rule.
-        least, most: (rules,), the smallest and the largest sum over the set.
+        sums: (values, rules), the sums; −∞ if the other labels can no longer break the rule.
+        least, most: (rules,), the smallest and the largest possible sum over the set.
     """
 
     variable: int
@@ -132,7 +132,7 @@ class _Counter(NamedTuple):
 
 
 class _Tables:
-    """Tables and their counters, under construction.
+    """Tables of rules and the counters, under construction.
 
     Args:
         num_labels: the number of the first counter.
@@ -149,7 +149,7 @@ class _Tables:
         self.tables.append(table)
 
     def count(self, rules: _Together, buckets: Cliques) -> None:
-        """Add counters that join the labels of ``rules`` in the ``buckets`` of an elimination."""
+        """Count the labels of ``rules`` by counters, joined along the ``buckets`` of an elimination."""
         singles = dict(zip(rules.labels, rules.weights, strict=True))
         join = partial(self._joined, rules)
         waiting: dict[int, list[_Counter]] = defaultdict(list)
@@ -160,16 +160,16 @@ class _Tables:
                 waiting[label].append(_Counter(label, sums, sums.min(0), sums.max(0)))
             if waiting[label]:
                 waiting[others[0] if others else roots].append(reduce(join, waiting[label]))
-        # The last counter has a single value: its table allows only labels that obey all rules.
+        # The last counter has one value left, so its table allows only labels that obey all rules.
         reduce(join, waiting[roots])
 
     def _joined(self, rules: _Together, one: _Counter, other: _Counter) -> _Counter:
-        """Return the counter of both sets of labels, and add the counter's table."""
+        """Join two counters into one for both sets of labels; add the table that connects all three."""
         least, most = one.least + other.least, one.most + other.most
         sums = one.sums[:, None] + other.sums
         allowed = np.all(sums + (rules.least - least) <= rules.bounds, axis=-1)
         is_sure = sums + (rules.most - most) <= rules.bounds
-        # Adding 0 turns a negative zero, which would count as another value, into 0.
+        # Add 0, because −0 would otherwise differ from 0.
         sums = np.where(is_sure, -np.inf, sums.round(DIGITS) + 0.0)
         values, place = np.unique(sums[allowed], axis=0, return_inverse=True)
         if allowed.size * len(values) > MOST_ENTRIES:

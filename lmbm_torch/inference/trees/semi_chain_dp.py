@@ -1,8 +1,8 @@
 """Exact inference in semi-Markov chains by dynamic programming over the ends of segments.
 
-Source: Sarawagi and Cohen, "Semi-Markov conditional random fields for information extraction", NIPS 2004. One
-step computes one position of the whole batch, for all lengths and states of a segment, in float64. Only
-messages (batch, length, states) are kept in memory, not a table of all segments.
+Source: Sarawagi and Cohen, "Semi-Markov conditional random fields for information extraction", NIPS 2004.
+Each step computes one position of the whole batch, for all lengths and states of a segment, in float64. Only
+messages (batch, length, states) are stored, not a table of all segments.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def log_partition(energy: SemiChainEnergy) -> Float[Tensor, " batch"]:
 @one_door
 @torch.no_grad()
 def marginals(energy: SemiChainEnergy) -> StateMarginals:
-    """Return P(the segment at t has state s) by forward–backward, and the log partition.
+    """Return P(the segment that contains position t has state s) by forward–backward, and the log partition.
 
     Args:
         energy: see :func:`log_partition`. The probability of a segment is the gradient of
@@ -76,7 +76,7 @@ def decode(energy: SemiChainEnergy) -> Decoding:
     energy.check_values()
     batch, length, states = energy.unary.shape
     fine, most = _Potentials(energy), energy.max_segment
-    # The best score of segmentations up to each position, and the last segment's length, by its state.
+    # For each position and state of the last segment: the best score up to there, and this segment's length.
     ends = fine.unary.new_full((batch, length + 1, states), -torch.inf)
     sizes = torch.zeros(ends.shape, dtype=torch.int32, device=ends.device)
     before = torch.zeros(batch, states, dtype=torch.float64, device=ends.device)
@@ -98,7 +98,7 @@ def decode(energy: SemiChainEnergy) -> Decoding:
 
 
 def _traced(last: Tensor, sizes: Tensor, origins: Tensor, lengths: Tensor) -> Int[Tensor, "batch length"]:
-    """Trace each chain back from its last state; return the labels."""
+    """Trace each chain back from the state of the last segment; return the labels."""
     found = torch.full(sizes.shape[:2], CONTINUED, dtype=torch.int64, device="cpu")[:, 1:]
     tables = sizes.cpu(), origins.cpu()
     for row, (state, end) in enumerate(zip(last.tolist(), lengths.tolist(), strict=True)):
@@ -112,7 +112,7 @@ def _traced(last: Tensor, sizes: Tensor, origins: Tensor, lengths: Tensor) -> In
 
 @dataclass(frozen=True)
 class _Messages:
-    """Log-sums over the segmentations on one side of a position, in float64.
+    """Log-sums over the segmentations before or after each position, in float64.
 
     Args:
         before: sums up to each position, by the state of the next segment.
@@ -130,7 +130,7 @@ class _Messages:
 
     @classmethod
     def of(cls, energy: SemiChainEnergy) -> _Messages:
-        """Return the messages from both sides.
+        """Compute the messages of an energy from both sides.
 
         Raises:
             ValueError: all segmentations of a chain are forbidden.
@@ -148,7 +148,7 @@ class _Messages:
 
 
 def _forward(energy: SemiChainEnergy) -> tuple[Tensor, Tensor, Tensor]:
-    """Return :attr:`_Messages.before`, ``ends`` and the log partition."""
+    """Return the forward messages ``before`` and ``ends`` of :class:`_Messages`, and the log partition."""
     fine, (batch, length, states) = _Potentials(energy), energy.unary.shape
     before = fine.unary.new_zeros(batch, length, states)
     ends = fine.unary.new_full((batch, length + 1, states), -torch.inf)
@@ -165,11 +165,11 @@ def _forward(energy: SemiChainEnergy) -> tuple[Tensor, Tensor, Tensor]:
 def _expected(
     energy: SemiChainEnergy, messages: _Messages, weight: Tensor, by_segment: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the expected counts of states at positions, of transitions and of lengths, weighted by chain.
+    """Return expected counts of states at positions, of transitions, and of lengths, with a weight per chain.
 
     Args:
         weight: (batch,), the weight of each chain.
-        by_segment: (batch, length, max_segment, states), filled with probabilities of segments times weights.
+        by_segment: (batch, length, max_segment, states), filled with weighted probabilities of segments.
     """
     fine, (batch, length, states) = _Potentials(energy), energy.unary.shape
     changes = fine.unary.new_zeros(batch, length + 1, states)
@@ -192,7 +192,7 @@ def _expected(
 
 
 class _Potentials:
-    """Log-potentials of an energy in float64, 0 in padding; segments are converted step by step."""
+    """Log-potentials of an energy in float64, 0 in padding; those of segments are converted when needed."""
 
     def __init__(self, energy: SemiChainEnergy) -> None:
         self.unary = energy.unary.detach().masked_fill(~energy.inside[..., None], 0).double()
@@ -203,7 +203,7 @@ class _Potentials:
 
 
 def _own_scores(fine: _Potentials, *, reverse: bool = False) -> Iterator[tuple[int, Tensor]]:
-    """Yield each position with the scores of the segments from the position on, (batch, lengths, states).
+    """Yield each position with the scores of all segments that begin there, (batch, lengths, states).
 
     Segments beyond a chain's end have −∞.
     """
@@ -228,7 +228,7 @@ def _refuse_impossible(total: Tensor) -> None:
 
 
 class _LogPartition(torch.autograd.Function):
-    """Log Z of semi-Markov chains; the gradients are expected counts."""
+    """Log partition of semi-Markov chains as a function whose gradients are expected counts."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch: any arguments

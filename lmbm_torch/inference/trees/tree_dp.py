@@ -1,9 +1,9 @@
 """Exact inference in trees by dynamic programming: messages from the leaves to the roots, and back.
 
-With up_t(s) the log-sum (or maximum) over all nodes below node t given state s of t, a node sends m_t(r) =
-log Σ_s exp(transition_t(r, s) + up_t(s)) to the parent (max_margin_markov_networks_survey_2003, section 4.2).
-One step computes one node of every example. Parents come before children, so one pass goes through the nodes
-backwards, the other forwards.
+Let up_t(s) be the log-sum (or maximum) over all nodes below node t, given state s of t. Node t sends the
+message m_t(r) = log Σ_s exp(transition_t(r, s) + up_t(s)) to its parent
+(max_margin_markov_networks_survey_2003, section 4.2). Each step computes one node of all examples. Parents
+have smaller numbers than children: one pass goes through the nodes backwards, and the other forwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lmbm_torch.verdicts import one_door
 __all__ = ["decode", "log_partition", "marginals"]
 
 Combine = Callable[[int, Tensor], Tensor]
-"""A node, transitions to its states plus what is below them, (batch, states, states) → (batch, states)."""
+"""Function from a node and the table (batch, parent's states, states) to the message (batch, states)."""
 
 
 @one_door
@@ -94,13 +94,13 @@ def decode(energy: TreeEnergy) -> Decoding:
 
 
 def _nodes(energy: TreeEnergy) -> list[tuple[int, Tensor]]:
-    """Return each node's parent, and the transitions from the parent."""
+    """Return for each node the parent's number, and the transitions from the parent."""
     return list(zip(energy.parents.tolist(), energy.tables.unbind(1), strict=True))
 
 
 def _upward(energy: TreeEnergy, combine: Combine) -> tuple[list[Tensor], dict[int, Tensor]]:
-    """Return the log-potentials of each node with all nodes below it, (batch, states), and the messages to
-    parents.
+    """Return the log-potentials of each node including all nodes below, (batch, states), and the messages
+    from each node to its parent.
     """
     energy.check_values()
     below = list(energy.unary.unbind(1))
@@ -117,6 +117,6 @@ def _sum(node: int, table: Tensor) -> Tensor:
 
 
 def _total(energy: TreeEnergy, below: list[Tensor]) -> Float[Tensor, " batch"]:
-    """Return the log partition, by the log-potentials below each root."""
+    """Return the log partition from the log-potentials of the roots and all nodes below."""
     roots = (energy.parents < 0).nonzero()[:, 0].tolist()
     return torch.stack([below[root] for root in roots]).logsumexp(-1).sum(0)

@@ -1,4 +1,4 @@
-"""Orders for the elimination of the labels of a sparse graph, with tables of 2^(width + 1) entries."""
+"""Orders in which to eliminate the labels of a sparse graph; the largest table has 2^(width + 1) entries."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Cliques = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Triangulation:
-    """Order of elimination, and the labels that each elimination joins.
+    """Order of elimination, and the labels that each elimination couples.
 
     Args:
-        ordering: every label, the first to be eliminated first.
-        buckets: for each place in ``ordering``, the label, then the labels that it is coupled with at its
-            elimination, in the order of elimination.
+        ordering: all labels, in the order of elimination.
+        buckets: for each place in ``ordering``, the label, followed by the labels that it is coupled with
+            when it is eliminated, in the order of elimination.
     """
 
     ordering: tuple[int, ...]
@@ -25,16 +25,15 @@ class Triangulation:
 
     @property
     def treewidth(self) -> int:
-        """Return the width of this order: at least the graph's treewidth, which is NP-hard to compute."""
+        """Return the width of the order, an upper bound of the treewidth, which is NP-hard to compute."""
         return max(map(len, self.buckets)) - 1
 
 
 def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
-    """Return the order that always eliminates the label that causes the fewest new couplings; optimal on
-    trees and cycles.
+    """Return the order that always eliminates the label that causes the fewest new couplings.
 
-    At ties the label with the fewest neighbours is eliminated, then the first label. The bucket of a clique's
-    first label in the order contains the whole clique.
+    The order is optimal on trees and cycles. At ties, the label with the fewest neighbours is eliminated,
+    then the label with the smallest number. The bucket of a clique's first label contains the whole clique.
 
     Args:
         num_labels: the number of labels.
@@ -46,7 +45,7 @@ def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
     while remaining:
         label = min(remaining, key=lambda one: (fill[one], neighbours[one].bit_count(), one))
         if neighbours[label].bit_count() == len(remaining) - 1 and not fill[label]:
-            # All remaining labels are coupled with each other: all orders are equal.
+            # All remaining labels are coupled with each other, so any order will do.
             rest = sorted(remaining)
             eliminated += [(label, _mask(rest[index + 1 :])) for index, label in enumerate(rest)]
             break
@@ -59,7 +58,7 @@ def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
 
 
 def by_index(num_labels: int, cliques: Cliques) -> Triangulation:
-    """Return the order of the labels' numbers, which suits a sequence, or a grid that is numbered by columns.
+    """Return the order of the labels' numbers, good for sequences, and for grids numbered by columns.
 
     Args:
         num_labels: the number of labels.
@@ -73,7 +72,7 @@ def by_index(num_labels: int, cliques: Cliques) -> Triangulation:
 
 
 def narrowest(num_labels: int, cliques: Cliques) -> Triangulation:
-    """Return the narrower order of :func:`min_fill` and :func:`by_index`.
+    """Return the order of smaller width among :func:`min_fill` and :func:`by_index`.
 
     Args:
         num_labels: the number of labels.
@@ -103,7 +102,7 @@ def degeneracy(num_labels: int, cliques: Cliques) -> int:
 
 
 def is_forest(num_nodes: int, edges: Iterable[tuple[int, int]]) -> bool:
-    """Return whether edges between numbered nodes close no cycle."""
+    """Return whether the edges between numbered nodes form no cycle."""
     home = [*range(num_nodes)]
 
     def root(node: int) -> int:
@@ -121,7 +120,7 @@ def is_forest(num_nodes: int, edges: Iterable[tuple[int, int]]) -> bool:
 
 
 def _neighbours(num_labels: int, cliques: Cliques) -> list[int]:
-    """Return for each label the labels that share a clique with it, as the bits of a number."""
+    """Return for each label a bit mask of the labels that share a clique with it."""
     neighbours = [0] * num_labels
     for clique in cliques:
         together = _mask(clique)
@@ -131,7 +130,7 @@ def _neighbours(num_labels: int, cliques: Cliques) -> list[int]:
 
 
 def _eliminate(neighbours: list[int], label: int) -> list[int]:
-    """Couple a label's neighbours with each other and remove the label, in place; return the neighbours."""
+    """Couple a label's neighbours with each other, and remove the label, in place; return the neighbours."""
     around = _members(neighbours[label])
     for other in around:
         neighbours[other] = (neighbours[other] | neighbours[label]) & ~(1 << other | 1 << label)
@@ -139,7 +138,7 @@ def _eliminate(neighbours: list[int], label: int) -> list[int]:
 
 
 def _triangulation(eliminated: list[tuple[int, int]]) -> Triangulation:
-    """Return the order of elimination, with each label's neighbours at its elimination."""
+    """Convert labels and bit masks of their neighbours at elimination to a :class:`Triangulation`."""
     ordering = tuple(label for label, _ in eliminated)
     place = {label: index for index, label in enumerate(ordering)}
     buckets = tuple((label, *sorted(_members(around), key=place.__getitem__)) for label, around in eliminated)
@@ -147,7 +146,7 @@ def _triangulation(eliminated: list[tuple[int, int]]) -> Triangulation:
 
 
 def _fill(neighbours: list[int], label: int) -> int:
-    """Return twice the number of uncoupled pairs of a label's neighbours."""
+    """Return twice the number of pairs of a label's neighbours that are not coupled."""
     around = neighbours[label]
     return sum((around & ~neighbours[other]).bit_count() - 1 for other in _members(around))
 

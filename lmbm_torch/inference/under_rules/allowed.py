@@ -1,7 +1,6 @@
-"""Best labellings under rules, by enumeration or by searches that propagate the rules.
+"""Best labellings under rules, by enumeration or by searches that apply the rules.
 
-The searches propagate the rules at every node, and use the rules in the bound:
-:mod:`lmbm_torch.kernels.search.under_rules`.
+The searches (:mod:`lmbm_torch.kernels.search.under_rules`) use the rules at every node, also in the bound.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProb
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.shapes import Known
 
-# Improvements below this share of a label's largest loss count as rounding.
+# Smallest improvement that is not rounding, as a share of a label's largest loss.
 ROUND_OFF = 1e-12
-# Largest number of labels of a search, which holds two tables of (labels, labels).
+# Largest number of labels of a search, which needs two arrays of shape (labels, labels).
 MOST_LABELS = 2000
-# Largest number of rule sets that are cached in the form for the kernel.
+# Largest number of rule sets that are cached in the kernel's form.
 NUM_KEPT = 16
 
 
 def suits(energy: Any) -> bool:
-    """Return whether the searches take the energy: no clique of three labels, and not too many labels."""
+    """Return whether the searches take the energy: no clique of three or more labels, few enough labels."""
     is_directed = isinstance(energy, DirectedEnergy) and not energy.cliques
     return (is_directed or isinstance(energy, PairwiseEnergy)) and energy.num_labels <= MOST_LABELS
 
 
 def enumerated(energy: PairwiseEnergy, constraints: Constraints) -> Decoding:
-    """Return the allowed labellings of largest score, by the compiled enumeration.
+    """Return the allowed labelling of largest score for each example, by compiled enumeration.
 
     Raises:
         ValueError: NaN or infinity in the energy, or rules over another number of labels.
@@ -64,7 +63,7 @@ def least_hinges(
     known: Known | None,
     top_k: int,
 ) -> Decoding:
-    """Return the allowed labellings of least hinge loss, for an energy on the CPU that :func:`suits`.
+    """Return the allowed labellings of least hinge loss; the energy must be on the CPU and :func:`suits`.
 
     Raises:
         ValueError: see :func:`best_scores`.
@@ -85,19 +84,20 @@ def best_scores(
     known: Known | None,
     top_k: int,
 ) -> Decoding:
-    """Return the allowed labellings of largest score, for an energy on the CPU that :func:`suits`.
+    """Return the allowed labellings of largest score; the energy must be on the CPU and :func:`suits`.
 
     Raises:
         ValueError: the energy has NaN or infinity; ``known`` or the rules have another number of labels than
-            the energy, or contradict each other; ``known`` has values except 0, 1 and NaN; a limit or
-            ``top_k`` is no positive integer; ``top_k`` is above the number of allowed or found labellings.
+            the energy, or contradict each other; ``known`` has values besides 0, 1 and NaN; a limit or
+            ``top_k`` is no positive integer; ``top_k`` is above the number of allowed labellings, or of the
+            labellings found within the limit.
     """
     precise, kernel = energy.to(torch.float64), _kernel()
     if isinstance(precise, DirectedEnergy):
         effects, kind = precise.parents.mT, kernel.LOGISTIC
         constant = torch.zeros(energy.batch_size, dtype=torch.float64, device="cpu")
     else:
-        # Halved, since a pair's term is counted in the fields of both labels.
+        # Half of each coupling, since the kernel adds a pair's term to the fields of both labels.
         effects, kind, constant = precise.pairwise / 2, kernel.LINEAR, precise.constant
     found = _search(energy, effects, kind, 0.0, constraints, known, node_limit, top_k)
     found = found._replace(bound=found.bound - constant)
@@ -105,7 +105,7 @@ def best_scores(
 
 
 class _Found(NamedTuple):
-    """Labellings (top_k, batch, labels), and how each example's search ended."""
+    """Best labellings (top_k, batch, labels), and for each example the bound and how the search ended."""
 
     samples: Tensor
     bound: Tensor
@@ -162,7 +162,7 @@ def climbed(
     constraints: Constraints,
     known: Tensor | None,
 ) -> Decoding:
-    """Return one labelling of each example; improve labellings without a proof by flips of single labels.
+    """Improve the labellings without a proof by flips of single labels that obey the rules.
 
     Args:
         margin: the margin of hinge losses; None for scores.
@@ -198,7 +198,7 @@ def _flipped(
     known: Tensor | None,
     row: int,
 ) -> Tensor:
-    """Flip single labels of an example as the rules allow, until no flip lowers the hinge loss."""
+    """Flip single labels of an example, as far as the rules allow, until no flip lowers the hinge loss."""
     given = None if known is None else known[row % len(known)]
     for _ in range(FLIPS_PER_LABEL * len(labels)):
         others = torch.where(torch.eye(len(labels), dtype=torch.bool, device="cpu"), 1 - labels, labels)
@@ -214,14 +214,14 @@ def _flipped(
 
 
 def _improved(energy: PairwiseEnergy, found: Decoding, labels: Tensor, value: Tensor) -> Decoding:
-    """Return the decoding with new labels and objectives for the examples without a proof."""
+    """Replace the labels and objectives of examples without a proof."""
     objective = torch.where(found.status.exact, found.objective, value.to(energy.dtype))
     status = replace(found.status, residual=(objective - found.bound).abs())
     return replace(found, labels=labels, objective=objective, status=status)
 
 
 def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray) -> np.ndarray:
-    """Return the labellings found, or for a single missing one any allowed; raise ValueError for too few."""
+    """Return any allowed labelling if the search found none; raise ValueError for ``top_k`` above 1."""
     count, top_k = int(np.isfinite(found.losses[row]).sum()), found.losses.shape[1]
     if not count:
         constraints.check(known, f"known[{row}]")
@@ -236,7 +236,7 @@ def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray)
 
 
 def _order(energy: DirectedEnergy | PairwiseEnergy) -> np.ndarray:
-    """Return the order of the search: parents first; for a Boltzmann machine, largest couplings first."""
+    """Return the order in which the search fixes labels: parents, or strongly coupled labels, first."""
     if isinstance(energy, DirectedEnergy):
         return energy.ordering.numpy()
     pairwise = energy.pairwise.detach().abs()
@@ -246,10 +246,10 @@ def _order(energy: DirectedEnergy | PairwiseEnergy) -> np.ndarray:
 
 @lru_cache(NUM_KEPT)
 def _rows(constraints: Constraints) -> Any:
-    """Return the rules for the kernel, followed by the rules over pairs of labels that they imply."""
+    """Convert the rules, and the rules over pairs of labels that follow from them, to the kernel's form."""
     matrix, bounds = constraints.matrix, constraints.bounds
     pairs = implied_pairs(matrix, bounds)
-    # "Not both values" as a rule: weights 1 or −1 whose sum may not reach its largest possible value.
+    # Write "not both values" as a rule: the sum of weights 1 or −1 may not reach its largest possible value.
     signs = np.array([[2.0 * value - 1 for _, value in pair] for pair in pairs]).reshape(-1, 2)
     own_rows, own_columns = matrix.nonzero()
     columns = np.concatenate([own_columns, np.array([[a, b] for (a, _), (b, _) in pairs], int).ravel()])
@@ -271,7 +271,7 @@ def _rows(constraints: Constraints) -> Any:
 
 
 def _decoding(energy: Any, found: _Found, losses: Tensor, sign: float) -> Decoding:
-    """Return the answer, whose objectives are ``sign`` times the losses (batch, top_k)."""
+    """Return the result, whose objectives are ``sign`` times the losses (batch, top_k)."""
     bound = torch.where(found.proven, losses[:, -1], found.bound.minimum(losses[:, -1]))
     exact = losses[:, -1] <= bound
     labels, objective = found.samples.transpose(0, 1).contiguous(), (sign * losses).to(energy.dtype)

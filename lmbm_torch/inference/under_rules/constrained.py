@@ -1,14 +1,14 @@
-"""Exact decoding under hard constraints, by any routine that decodes without constraints.
+"""Exact decoding under rules (hard constraints), by any routine that decodes without rules.
 
-The consequences of the rules (:meth:`~lmbm_torch.constraints.Constraints.propagate`) are filled in, and an
-example is decoded given the consequences. If the best labelling obeys the rules, the example is done.
-Otherwise the labellings are split into two parts by the value of a label of a broken rule, and both parts are
-decoded in the same way; the part with the best bound is split next. When the best labelling of the part with
-the best bound obeys all rules, the labelling is the best allowed one. For several labellings, each labelling
-found is split off (Lawler 1972). Rules are checked on the CPU; energies stay on their device.
+First, labels that follow from the known labels and the rules are filled in
+(:meth:`~lmbm_torch.constraints.Constraints.propagate`), and the example is decoded. If the best labelling
+obeys the rules, the example is done. Otherwise the set of labellings is split into two parts by the value of
+a label in a broken rule, and both parts are decoded in the same way. The part with the best bound is split
+next, until the best labelling of the part obeys all rules: then no allowed labelling is better. For several
+labellings, each labelling found is excluded by further splits (Lawler 1972). Rules are checked on the CPU.
 
 If many rules are broken at once, many parts must be decoded. Belief networks and Boltzmann machines have
-searches with the rules at every node: :func:`lmbm_torch.inference.search.branch_and_bound.decode` and
+searches that apply the rules at every node: :func:`lmbm_torch.inference.search.branch_and_bound.decode` and
 :func:`lmbm_torch.inference.search.undirected_branch_and_bound.decode`, with ``constraints``.
 """
 
@@ -35,7 +35,7 @@ from lmbm_torch.shapes import Known
 __all__ = []
 
 Routine = Callable[..., Decoding]
-"""``routine(energy, known=...)``: the best labelling of each example with its objective and bound."""
+"""``routine(energy, known=...)`` returns each example's best labelling, with the objective and bound."""
 
 
 def decode(
@@ -47,7 +47,7 @@ def decode(
     top_k: int = 1,
     part_limit: int | None = LIMITS.parts,
 ) -> Decoding:
-    """Return the best labelling that obeys all rules, for an objective to maximise.
+    """Return the best labelling that obeys all rules, where a larger objective is better.
 
     Args:
         energy: an energy that ``routine`` takes.
@@ -56,13 +56,13 @@ def decode(
             one labelling for each example, with objective and bound.
         known: {0, 1, NaN}, NaN for a free label.
         top_k: the number of labellings to return, best first.
-        part_limit: the number of parts that are decoded for an example. An example at the limit gets the best
-            allowed labelling so far; if there is none, parts are halved and the better half kept until a
-            labelling is allowed.
+        part_limit: the number of parts that are decoded for an example. At the limit, an example gets the
+            best allowed labelling so far; if there is none, the better half of a part is split repeatedly
+            until its best labelling is allowed.
 
     Returns:
-        No labelling of the result breaks a rule. ``nodes`` counts parts; ``status.exact``: the best bound was
-        met; ``status.converged``: no limit was met.
+        No labelling of the result breaks a rule. ``nodes`` is the number of decoded parts; ``status.exact``
+        is true if the objective equals the bound, ``status.converged`` if no limit ended the search.
 
     Raises:
         ValueError: the constraints are over another number of labels, or contradict the known labels; a limit
@@ -83,7 +83,7 @@ def decode_loss(
     top_k: int = 1,
     part_limit: int | None = LIMITS.parts,
 ) -> Decoding:
-    """Return the labelling of least loss that obeys all rules; see :func:`decode`."""
+    """Return the labelling of least loss that obeys all rules; arguments and result: see :func:`decode`."""
     search = partial(_decode, constraints, routine, -1.0, part_limit)
     alone = partial(_as_one_part, routine)
     return where_broken(energy, constraints, alone, search, known=known, top_k=top_k)
@@ -99,14 +99,14 @@ def where_broken(
     known: Known | None = None,
     top_k: int = 1,
 ) -> Decoding:
-    """Return the routine's answers that obey all rules; for other examples return answers of ``search``.
+    """Decode by ``routine``; for examples whose answer breaks a rule, return the answer of ``search``.
 
-    Both routines get the labels that follow from rules and known labels: fixed labels make searches fast.
+    Both get the labels that follow from rules and known labels, since fixed labels make searches fast.
 
     Args:
         energy, constraints, routine, known: see :func:`decode`.
         search: ``search(energy, known=..., top_k=...)`` returns the best labellings that obey all rules.
-        top_k: the number of labellings; if above 1, all come from ``search``.
+        top_k: the number of labellings; if above 1, all answers come from ``search``.
 
     Raises:
         TypeError: the energy has labels of more than two values.
@@ -121,7 +121,7 @@ def where_broken(
     try:
         return _where_broken(energy, constraints, routine, search, filled, top_k)
     except ValueError:
-        # The reason may be that the rules contradict an example's known labels: this message is clearer.
+        # If the rules contradict an example's known labels, raise an error that says so instead.
         for row, labels in enumerate([] if known is None else given):
             constraints.check(labels, f"known[{row}]")
         raise
@@ -136,13 +136,13 @@ def _as_one_part(routine: Routine, energy: Any, *, known: Tensor | None) -> Deco
 def _where_broken(
     energy: Any, constraints: Constraints, routine: Routine, search: Routine, known: np.ndarray, top_k: int
 ) -> Decoding:
-    """Return the answers of :func:`where_broken`, given the known labels and their consequences ``known``."""
+    """Return the answers of :func:`where_broken`, if ``known`` already includes the labels that follow."""
     is_free = bool(np.isnan(known).all())
     given = None if is_free else torch.from_numpy(known).to(energy.device, energy.dtype)
     if top_k > 1:
         return search(energy, known=given, top_k=top_k)
     found = routine(energy, known=given)
-    # ``search`` does not return the routine's optional fields, such as hidden units.
+    # Drop optional fields such as hidden units, because ``search`` does not return them.
     found = Decoding(found.labels, found.objective, found.bound, found.status, found.nodes)
     broken = constraints.violated(found.labels.cpu().numpy())
     rows = torch.from_numpy(np.flatnonzero(broken.any(1))).to(energy.device)
@@ -153,7 +153,7 @@ def _where_broken(
 
 
 def restricted(energy: Energy, constraints: Constraints, *, known: Known | None = None) -> RestrictedEnergy:
-    """Return the energy of the allowed labellings, for :mod:`lmbm_torch.inference.enumeration.exact`.
+    """Return the energy restricted to allowed labellings, for :mod:`lmbm_torch.inference.enumeration.exact`.
 
     Args:
         energy: an energy over labels in {0, 1}.
@@ -169,7 +169,7 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
         raise TypeError(f"energy: expected a kind with labels in {{0, 1}}, got {type(energy).__name__}")
     check_rules(energy, constraints, known)
     to = {"dtype": torch.float64, "device": energy.device}
-    # Without rules, take one rule that always holds.
+    # A restricted energy needs at least one rule: without rules, take 0 ≤ 0.
     matrix = constraints.matrix if len(constraints.bounds) else np.zeros((1, energy.num_labels))
     bounds = constraints.bounds if len(constraints.bounds) else np.zeros(1)
     return RestrictedEnergy(energy, torch.tensor(matrix, **to), torch.tensor(bounds, **to))
@@ -177,15 +177,15 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Labellings of an example that agree with fixed labels, decoded by the routine.
+    """Set of an example's labellings with some labels fixed, and the routine's answer for the set.
 
     Args:
         row: the index of the example.
-        fixed: (labels,) of {0, 1, NaN}.
+        fixed: (labels,), the fixed values in {0, 1}, NaN for a free label.
         labels: (labels,), the best labelling of the part, allowed or not.
         gain: the objective; for losses, minus the loss.
         bound: no labelling of the part has a larger gain.
-        broken: (inequalities,), whether ``labels`` break each inequality.
+        broken: (inequalities,), whether ``labels`` break each inequality of the rules.
     """
 
     row: int
@@ -200,14 +200,14 @@ class Part:
         return not self.broken.any()
 
     def halves(self, constraints: Constraints) -> np.ndarray:
-        """Split by the free label that is in most broken rules; return the fixed labels of both halves."""
+        """Split by the free label that is in most broken rules; return the halves' fixed labels."""
         counts = constraints.involved(self.broken) * np.isnan(self.fixed)
         halves = np.stack([self.fixed, self.fixed])
         halves[:, counts.argmax()] = 0, 1
         return halves
 
     def without_best(self) -> np.ndarray:
-        """Return the fixed labels of parts with all labellings of this part except ``labels``."""
+        """Split off ``labels``; return the fixed labels of the parts that contain all other labellings."""
         free = np.isnan(self.fixed).nonzero()[0]
         parts = np.repeat(self.fixed[None], len(free), 0)
         for part, label in zip(range(len(free)), free, strict=True):
@@ -221,11 +221,11 @@ class Search:
     """State of one example's search.
 
     Attributes:
-        open: a heap of parts, the largest bound first; at ties the part that was created first.
-        found: allowed labellings, best first; each is proven to be the best of the remaining labellings.
-        best: the best allowed labelling so far.
-        is_limited: whether a limit was met, or a part's decoding left a gap.
-        has_gap: whether a part's decoding left a gap.
+        open: a heap of the parts not yet split, largest bound first; at ties the part created first.
+        found: allowed labellings, best first, each proven to be the best of all that remain.
+        best: the best allowed labelling so far, proven or not.
+        is_limited: whether the search ended without proof, by the limit or by ``has_gap``.
+        has_gap: whether the routine's own bound did not prove its answer for a part.
         last_bound: the bound of the part that was split last.
     """
 
@@ -240,14 +240,14 @@ class Search:
     last_bound: float = np.inf
 
     def add(self, part: Part) -> None:
-        """Add a decoded part."""
+        """Add a part that the routine has decoded."""
         self.num_parts += 1
         heappush(self.open, (-part.bound, self.num_parts, part))
         if part.is_allowed and (self.best is None or part.gain > self.best.gain):
             self.best = part
 
     def next_parts(self, constraints: Constraints, limit: int) -> np.ndarray:
-        """Return the parts to decode next, as fixed labels (parts, labels); none if the search is over."""
+        """Return the parts to decode next, as fixed labels (parts, labels); empty if the search is over."""
         while self.open and len(self.found) < self.top_k:
             entry = heappop(self.open)
             part = entry[2]
@@ -271,7 +271,7 @@ class Search:
 
     @property
     def answers(self) -> list[Part]:
-        """Return the labellings found; if a limit left none, the best labelling so far."""
+        """Return the proven labellings; if the search ended before ``top_k``, the best labelling so far."""
         if len(self.found) == self.top_k:
             return self.found
         assert self.best is not None
@@ -281,7 +281,7 @@ class Search:
     def bound(self) -> float:
         """Return an upper bound of the gain of every allowed labelling outside the answer.
 
-        If one labelling is asked for, the bound holds for the answer, too.
+        For ``top_k=1`` the bound also holds for the answer.
         """
         if len(self.found) == self.top_k:
             return self.found[-1].gain
@@ -299,7 +299,7 @@ def _decode(
     known: Tensor | None,
     top_k: int,
 ) -> Decoding:
-    """Decode parts of all examples, one round after another, until each example is done."""
+    """Decode parts of all examples together, round by round, until the search of each example ends."""
     limit = count_limit("part_limit", part_limit)
     given = np.full((energy.batch_size, energy.num_labels), np.nan)
     if known is not None:
@@ -345,7 +345,7 @@ def _parts(
 def _complete(
     search: Search, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
 ) -> None:
-    """Raise ValueError for fewer labellings than requested; find a labelling for an example without any."""
+    """Raise ValueError if too few labellings were found; at a limit, find one allowed labelling at least."""
     found = len(search.found)
     if not found and not search.is_limited:
         constraints.check(known, f"known[{search.row}]")
@@ -365,7 +365,7 @@ def _complete(
 def _dive(
     part: Part, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
 ) -> Part:
-    """Keep the better half of the part until a labelling is allowed; at a dead end take the nearest."""
+    """Halve the part and keep the better half until its labelling is allowed, or else take the nearest."""
 
     def decoded(fixed: np.ndarray) -> list[Part]:
         rows = np.full(len(fixed), part.row)

@@ -1,30 +1,28 @@
-"""Upper bounds of quadratic problems of spins by semidefinite programming with hypermetric inequalities.
+"""Upper bounds of quadratic problems over spins, by semidefinite programming with hypermetric inequalities.
 
-With X = x xᵀ relaxed to a positive semidefinite matrix of unit diagonal, and inequalities b_tᵀ X b_t ≥ 1,
+The problem is max over spins x of xᵀ C x. The matrix xxᵀ is relaxed to any positive semidefinite X with unit
+diagonal that obeys inequalities b_tᵀ X b_t ≥ 1. Then
 
     max ⟨C, X⟩ ≤ Σ_i y_i + Σ_t limit_t z_t + n λ_max(M),   M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2
 
-for any y and any z ≥ 0: every iterate proves a bound, since the shift by the largest eigenvalue covers the
-rest of the way to convergence. Rules enter by products that are non-negative for allowed labels, with
-multipliers μ ≥ 0.
+for any y and any z ≥ 0, with n spins. So every iterate proves a bound, converged or not. Rules enter by
+products of rules and labels that are non-negative for allowed labels, with multipliers μ ≥ 0.
 
 The multipliers come from the augmented Lagrangian of the positive semidefinite constraint: L-BFGS minimises
 over (y, z) the bound with ‖[M + αX̂]_+‖²/2α instead of the eigenvalue. The gradient's matrix X = [M +
 αX̂]_+/α becomes the next X̂ (Malick, Povh, Rendl and Wiegele, Regularization methods for semidefinite
 programming, 2009; without X̂, and with α → 0, the bound is that of BiqCrunch: Krislock, Malick and Roupin,
-2014). Between rounds inequalities that X violates are added, and inequalities without a multiplier are
-dropped.
+2014). Between rounds, inequalities that X violates are added, and inequalities with multiplier 0 are dropped.
 
-The minimiser is projected L-BFGS: variables at a bound with an outward gradient are held for one step; the
-others take a quasi-Newton step by the last pairs of steps and gradient changes, clipped at the bounds and
-shortened until the function falls enough (Nocedal and Wright, Numerical Optimization, 2006, algorithm 7.4;
-Bertsekas, Projected Newton methods, 1982).
+The minimiser is projected L-BFGS. Variables at a bound whose gradient points outwards are held for one step.
+The other variables take a quasi-Newton step from the last pairs of steps and gradient changes, clipped at the
+bounds, and shortened until the function falls enough (Nocedal and Wright, Numerical Optimization, 2006,
+algorithm 7.4; Bertsekas, Projected Newton methods, 1982).
 
-Hypermetric inequalities: an odd number of spins never adds up to zero, and a labelling's matrix X = s sᵀ has
-⟨b bᵀ, X⟩ = (b·s)² ≥ 1 for every vector b of an odd number of signs: three for the triangle, five for the
+Hypermetric inequalities hold as an odd number k of signs never adds up to zero: a vector b of k signs and
+zeros has ⟨b bᵀ, s sᵀ⟩ = (b·s)² ≥ 1 for all spins s. k = 3 gives the triangle inequalities, k = 5 the
 pentagonal inequalities (Helmberg and Rendl, Solving quadratic (0,1)-problems by semidefinite programs and
-cutting planes, 1998, section 5). With a unit diagonal the inequality is Σ_{i<j} b_i b_j X_ij ≥ −(k − 1)/2 for
-k signs.
+cutting planes, 1998, section 5). With unit diagonal the inequality is Σ_{i<j} b_i b_j X_ij ≥ −(k − 1)/2.
 """
 
 from __future__ import annotations
@@ -39,17 +37,17 @@ import numpy as np
 
 from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem
 
-# Candidate spins for the extension of an inequality by two signs (scripts/bench/dense_map.py).
+# Number of candidate spins when an inequality is extended by two spins (scripts/bench/dense_map.py).
 PARTNERS = 24
 
 
 @dataclass(frozen=True)
 class Group:
-    """Inequalities with equal numbers of signs.
+    """Hypermetric inequalities with the same number of signs.
 
     Args:
-        spins: the spins of each inequality, in rising order, (inequalities, signs).
-        signs: of each inequality, the first sign 1.
+        spins: (inequalities, signs), the spins of each inequality, in increasing order.
+        signs: (inequalities, signs), the nonzero entries of b; the first sign is 1.
     """
 
     spins: np.ndarray
@@ -61,7 +59,7 @@ class Group:
 
     @classmethod
     def of(cls, spins: np.ndarray, signs: np.ndarray) -> Group:
-        """Return the same inequalities in normal form: b and −b are equivalent."""
+        """Bring inequalities to normal form: sorted spins, and first sign 1, as b and −b are equivalent."""
         order = spins.argsort(1)
         spins, signs = np.take_along_axis(spins, order, 1), np.take_along_axis(signs, order, 1)
         return cls(spins.astype(np.int16), (signs * signs[:, :1]).astype(np.int8))
@@ -81,7 +79,7 @@ class Group:
         return Group(np.concatenate([self.spins, other.spins]), np.concatenate([self.signs, other.signs]))
 
     def names(self) -> np.ndarray:
-        """Return one item for each inequality, equal for equal inequalities."""
+        """Return a key for each inequality, equal for equal inequalities."""
         rows = np.ascontiguousarray(2 * self.spins + (self.signs > 0))
         return rows.view(np.dtype((np.void, rows.dtype.itemsize * self.size))).ravel()
 
@@ -91,11 +89,11 @@ class Group:
         return np.einsum("mi,mij,mj->m", self.signs, chosen, self.signs, dtype=np.float64) - 1
 
     def merged(self, gone: int, kept: int, sign: int) -> tuple[Group, Group, np.ndarray, np.ndarray]:
-        """Return the inequalities with spin ``gone`` = ``sign`` · ``kept``, and the shortened inequalities.
+        """Replace spin ``gone`` by ``sign`` times spin ``kept``; return the resulting inequalities.
 
         Returns:
-            Inequalities of the same length, inequalities of two signs less, in which the two spins cancelled,
-            and the rows of origin of both; the remaining inequalities follow from the unit diagonal.
+            The inequalities with as many signs as before; the inequalities with two signs fewer, where the
+            two spins cancelled; and for both the original rows. Inequalities that always hold are left out.
         """
         has_gone, has_kept = (self.spins == gone).any(1), (self.spins == kept).any(1)
         signs = np.where(self.spins == gone, sign * self.signs, self.signs)
@@ -113,7 +111,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Inequalities:
-    """Groups of increasing size; multipliers stand in the same order."""
+    """Groups of inequalities with increasing numbers of signs; multipliers are in the same order."""
 
     groups: tuple[Group, ...]
 
@@ -125,16 +123,16 @@ class Inequalities:
         return sum(map(len, self.groups))
 
     def parts(self, values: np.ndarray) -> list[np.ndarray]:
-        """Return ``values``, one for each inequality, by groups."""
+        """Split ``values``, one for each inequality, into arrays for the groups."""
         return np.split(values, np.cumsum([len(group) for group in self.groups])[:-1])
 
     def select(self, rows: np.ndarray) -> Inequalities:
-        """Return the inequalities with true ``rows``."""
+        """Return the inequalities for which ``rows`` is true."""
         chosen = zip(self.groups, self.parts(rows), strict=True)
         return Inequalities(tuple(group.select(part) for group, part in chosen))
 
     def join(self, values: np.ndarray, new: Iterable[Group]) -> tuple[Inequalities, np.ndarray]:
-        """Return the inequalities with ``new`` inequalities added, and the values, 0 for new inequalities."""
+        """Add the inequalities ``new`` that are not yet there; return also the values, 0 for new ones."""
         groups, kept = [], []
         for group, part, more in zip(self.groups, self.parts(values), new, strict=True):
             fresh = more.select(~np.isin(more.names(), group.names()))
@@ -143,7 +141,7 @@ class Inequalities:
         return Inequalities(tuple(groups)), np.concatenate(kept)
 
     def merged(self, values: np.ndarray, gone: int, kept: int, sign: int) -> tuple[Inequalities, np.ndarray]:
-        """Return the inequalities with spin ``gone`` = ``sign`` · ``kept``; values of equal ones add up."""
+        """Replace spin ``gone`` by ``sign`` · ``kept``; values of inequalities that become equal add up."""
         found: list[list[tuple[Group, np.ndarray]]] = [[] for _ in self.groups]
         for place, (group, part) in enumerate(zip(self.groups, self.parts(values), strict=True)):
             same, shorter, rows, cancelled = group.merged(gone, kept, sign)
@@ -161,9 +159,9 @@ class Inequalities:
         return Inequalities(tuple(groups)), np.concatenate(kept_values)
 
     def entries(self, num_spins: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return for each group the flat places of the spins' products in a matrix, and b_i b_j.
+        """Return for each group the flat indices in a matrix of the products of spins, and b_i b_j.
 
-        Of the two places of a product the place below the diagonal; (inequalities, pairs).
+        Both arrays have shape (inequalities, pairs); indices are below the diagonal.
         """
         found = []
         for group in self.groups:
@@ -174,14 +172,14 @@ class Inequalities:
 
     @cached_property
     def limits(self) -> np.ndarray:
-        """Return (k − 1)/2 for each inequality."""
+        """Return (k − 1)/2 for each inequality of k signs."""
         return np.concatenate([np.full(len(group), (group.size - 1) / 2) for group in self.groups])
 
 
 def triangles(products: np.ndarray, violation: float, most: int) -> Group:
-    """Return the violated triangle inequalities of a symmetric matrix, worst first."""
+    """Return the violated triangle inequalities of a symmetric matrix X of products, worst first."""
     spins, signs, violations = [], [], []
-    # In rising order, so pairs of the first spins come first.
+    # Pairs in increasing order, so that the pairs of spins before ``last`` come first.
     later, earlier = np.tril_indices(len(products), -1)
     between = products[later, earlier]
     for last in range(2, len(products)):
@@ -201,9 +199,9 @@ def triangles(products: np.ndarray, violation: float, most: int) -> Group:
 
 
 def longer(group: Group, products: np.ndarray, violation: float, most: int) -> Group:
-    """Extend each inequality by two spins with signs; return the violated ones, the worst first.
+    """Extend each inequality by two spins and the signs; return the violated inequalities, worst first.
 
-    The two spins are those of the largest violation, once with equal and once with opposite relative sign.
+    The two spins are chosen for the largest violation, once with equal and once with opposite relative sign.
     """
     num_spins, size = len(products), group.size
     if not len(group) or num_spins < size + 2:
@@ -212,7 +210,7 @@ def longer(group: Group, products: np.ndarray, violation: float, most: int) -> G
     along = np.einsum("mki,mk->mi", products[group.spins], group.signs, dtype=np.float64)
     np.put_along_axis(along, group.spins.astype(np.intp), 0.0, 1)
     partners = np.argsort(-np.abs(along), kind="stable")[:, :PARTNERS]
-    # Spins of the inequality come last, and are barred if other spins are few.
+    # Bar the inequality's own spins, which are candidates if other spins are few.
     barred = (partners[:, :, None] == group.spins[:, None]).any(2)
     chosen = np.take_along_axis(along, partners, 1)
     pairs = products[partners[:, :, None], partners[:, None]]
@@ -238,9 +236,9 @@ def longer(group: Group, products: np.ndarray, violation: float, most: int) -> G
     return found.select(np.sort(first)[:most])
 
 
-# Pairs of steps and gradient changes of L-BFGS.
+# Number of pairs of steps and gradient changes that L-BFGS remembers.
 MEMORY = 10
-# Least share of the predicted decrease in a step, and halvings of a step at most.
+# Smallest decrease of an accepted step, as a share of the predicted decrease; largest number of halvings.
 SUFFICIENT, HALVINGS = 1e-4, 12
 
 
@@ -252,11 +250,11 @@ def minimise(
     step: float,
     num_iters: int,
 ) -> np.ndarray:
-    """Return the point after ``num_iters`` steps, or the last point with a descent.
+    """Minimise a function with lower bounds by L-BFGS; end after ``num_iters`` steps, or without a descent.
 
     Args:
-        function: returns value and gradient.
-        step: the first inverse curvature.
+        function: returns the value and the gradient at a point.
+        step: the first estimate of the inverse curvature, a factor of the gradient.
     """
     value, gradient = function(point)
     pairs: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=MEMORY)
@@ -280,14 +278,14 @@ def minimise(
         if moved @ change > 0:
             pairs.append((moved, change))
         elif not pairs:
-            # No curvature along this step.
+            # The function is not convex along this step: try longer steps.
             step *= 4
         point, value, gradient = trial, found, slope
     return point
 
 
 def _scaled(gradient: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]], step: float) -> np.ndarray:
-    """Return the gradient times the inverse of the Hessian approximated by the pairs."""
+    """Multiply the gradient by the inverse Hessian, as approximated by the pairs of steps and changes."""
     result, weights = gradient.copy(), []
     pairs = [(moved, change) for moved, change in pairs if moved @ change > 0]
     for moved, change in reversed(pairs):
@@ -303,28 +301,29 @@ def _scaled(gradient: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]], st
     return result
 
 
-# Penalty α as a share of λ_max(C)/n: the first value, the factor of each round, the last value; and steps of
-# L-BFGS in a round (scripts/bench/dense_map.py).
+# Penalty α as a share of λ_max(C)/n: the first value, the factor from round to round, and the last value
+# (scripts/bench/dense_map.py).
 FIRST, FALL, LAST = 1.3, 0.6, 0.4
+# Number of steps of L-BFGS in a round (scripts/bench/dense_map.py).
 STEPS = 25
-# Violations from which inequalities of three and five signs are added, and inequalities of each size per spin
-# at most (scripts/bench/dense_map.py).
+# Smallest violations of inequalities of three and of five signs that are added (scripts/bench/dense_map.py).
 TRIANGLE, PENTAGON = 0.02, 0.05
+# Largest number of inequalities of each size that a round adds, for each spin (scripts/bench/dense_map.py).
 MOST_ADDED = 5
-# Inequalities per spin that are extended by two signs.
+# Number of inequalities, for each spin, that a round extends by two spins.
 EXTENDED = 6
-# Multipliers below this share of the largest multiplier are dropped.
+# Largest multiplier of an inequality that is dropped, as a share of the largest multiplier.
 NEGLIGIBLE = 1e-7
 EPSILON = np.finfo(np.float64).eps
 
 
 class Proof(NamedTuple):
-    """Proof by a point of the dual.
+    """Bounds that a point of the dual proves.
 
     Args:
         bound: an upper bound of the objective over all spin vectors.
-        others: the same over all spin vectors except ``leading`` and −``leading``.
-        leading: the signs of M's leading eigenvector.
+        others: an upper bound over all spin vectors except ``leading`` and −``leading``.
+        leading: the signs of the eigenvector of M with the largest eigenvalue.
     """
 
     bound: float
@@ -337,12 +336,12 @@ class Relaxation:
     """Dual of one problem, with the current point of the minimisation.
 
     Args:
-        diagonal: y.
-        rule_prices: μ, one for each product of rules.
-        prices: z, one for each inequality.
-        products: X.
-        penalty: α.
-        factor: X = factor factorᵀ.
+        diagonal: the multipliers y of the spins' squares.
+        rule_prices: the multipliers μ of the products of rules.
+        prices: the multipliers z of the inequalities.
+        products: the matrix X.
+        penalty: the penalty α.
+        factor: a matrix with X = factor factorᵀ.
     """
 
     problem: SpinProblem
@@ -358,10 +357,10 @@ class Relaxation:
 
     @classmethod
     def of(cls, problem: SpinProblem) -> Relaxation:
-        """Return the relaxation before any round."""
+        """Return the relaxation before any round, without inequalities."""
         size, largest = len(problem), float(np.linalg.eigvalsh(problem.matrix)[-1])
         diagonal = np.full(size, largest)
-        # Of a problem without weights any penalty will do.
+        # If all weights are 0, any penalty will do.
         scale = largest / size or 1.0
         return cls(
             problem,
@@ -376,7 +375,7 @@ class Relaxation:
         )
 
     def round(self) -> Proof:
-        """Run one round of the minimisation over the multipliers and X; return the proof of the bound."""
+        """Minimise over the multipliers, and update X; return the bounds that the new point proves."""
         size, ruled = len(self.problem), len(self.rule_prices)
         nearby = self.penalty * self.products if self.penalty <= self.least_penalty else 0.0
         centre = 0.0 if isinstance(nearby, float) else self.penalty / 2 * float((self.products**2).sum())
@@ -409,11 +408,11 @@ class Relaxation:
 
     @property
     def warming(self) -> bool:
-        """Return whether the penalty has further to fall."""
+        """Return whether the penalty is still above its last value."""
         return self.penalty > self.least_penalty
 
     def tighten(self) -> None:
-        """Add violated inequalities, drop inequalities without a price, and lower the penalty."""
+        """Add violated inequalities, drop inequalities with negligible multipliers, and lower the penalty."""
         self.penalty = max(self.penalty * FALL, self.least_penalty)
         kept = self.prices > NEGLIGIBLE * self.prices.max(initial=0)
         inequalities = self.inequalities.select(kept)
@@ -426,7 +425,7 @@ class Relaxation:
         self.inequalities, self.prices = inequalities.join(self.prices[kept], new)
 
     def merged(self, gone: int, kept: int, sign: int) -> Relaxation:
-        """Return the dual with spin ``gone`` = ``sign`` · ``kept``, from the current point."""
+        """Return the dual after spin ``gone`` is replaced by ``sign`` · ``kept``, at the current point."""
         size = len(self.problem)
         between = self._matrix(self._point, self.inequalities.entries(size))[gone, kept]
         diagonal = self.diagonal.copy()
@@ -446,7 +445,7 @@ class Relaxation:
         )
 
     def merged_by(self, merges: Iterable[tuple[int, int, int]]) -> Relaxation:
-        """Return the relaxation after one :meth:`merged` after another."""
+        """Return the relaxation after several replacements, in turn, by :meth:`merged`."""
         relaxation = self
         for gone, kept, sign in merges:
             relaxation = relaxation.merged(gone, kept, sign)
@@ -454,17 +453,17 @@ class Relaxation:
 
     @property
     def _point(self) -> np.ndarray:
-        """Return (y, μ, z)."""
+        """Return the multipliers (y, μ, z) as a vector."""
         return np.concatenate([self.diagonal, self.rule_prices, self.prices])
 
     @property
     def _linear(self) -> np.ndarray:
-        """Return the coefficients of the multipliers in the bound."""
+        """Return the coefficients of the multipliers (y, μ, z) in the bound."""
         of_rules = np.zeros(len(self.rule_prices))
         return np.concatenate([np.ones(len(self.problem)), of_rules, self.inequalities.limits])
 
     def _matrix(self, point: np.ndarray, entries: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        """Return M at (y, μ, z)."""
+        """Return the matrix M for the multipliers (y, μ, z)."""
         problem, size = self.problem, len(self.problem)
         of_rules = size + len(self.rule_prices)
         matrix = problem.matrix.copy()
@@ -478,10 +477,10 @@ class Relaxation:
         return matrix
 
     def proof(self) -> Proof:
-        """Return the bounds, each with a margin for rounding.
+        """Return the bounds that the current point proves, with a margin for rounding errors.
 
-        Spins other than ± the signs of the leading eigenvector v have |v·x| ≤ ‖v‖₁ − 2 min |v_i|, and xᵀ M x
-        ≤ λ₂ n + (λ₁ − λ₂) (v·x)².
+        Spins x other than ± the signs of the leading eigenvector v have |v·x| ≤ ‖v‖₁ − 2 min |v_i|. The bound
+        without these two is then xᵀ M x ≤ λ₂ n + (λ₁ − λ₂) (v·x)², with the two largest eigenvalues λ₁, λ₂.
         """
         point, linear = self._point, self._linear
         matrix = self._matrix(point, self.inequalities.entries(len(self.problem)))
@@ -491,7 +490,7 @@ class Relaxation:
         base = self.problem.constant + float(linear @ point)
         leading = vectors[:, -1]
         reach = max(0.0, float(np.abs(leading).sum() - 2 * np.abs(leading).min()))
-        # The rounding of each entry and each eigenvalue is a few units of the summed magnitudes.
+        # Rounding errors of an entry or an eigenvalue are a few units of the sum of magnitudes.
         weights = np.abs(linear * point).sum() + abs(self.problem.constant)
         entries = np.abs(self.problem.matrix).sum() + np.abs(matrix).sum() + 10 * self.prices.sum()
         if self.problem.rules is not None:

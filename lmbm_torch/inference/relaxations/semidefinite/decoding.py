@@ -1,18 +1,16 @@
 """Exact decoding of dense Boltzmann machines: branch and bound with semidefinite bounds.
 
-If labels are coupled in contradictory ways, the bounds of
-:mod:`~lmbm_torch.inference.relaxations.integer_program` and
-:mod:`~lmbm_torch.inference.search.undirected_branch_and_bound` are loose, and the searches end at some fifty
-labels. Semidefinite programming with triangle and pentagonal inequalities
+If couplings contradict each other, the bounds of :mod:`~lmbm_torch.inference.relaxations.integer_program` and
+:mod:`~lmbm_torch.inference.search.undirected_branch_and_bound` are loose, and the searches fail beyond some
+fifty labels. Semidefinite programming with triangle and pentagonal inequalities
 (:mod:`lmbm_torch.inference.relaxations.semidefinite.bound`) leaves gaps so small that a hundred dense labels
-take some tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to
+need some tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to
 optimality by intersecting semidefinite and polyhedral relaxations, 2010). Labels decided by dominant weights
-or roof duality are settled first, labels implied by another label are merged with the other label, and
-independent parts of the graph are searched separately. Rules are propagated at every node, and products of
-rules and labels enter the bound. Several nodes are bounded at once, on all cores. Bounds hold in floating
-point.
+or roof duality are settled first, labels determined by another label are merged with it, and independent
+parts of the graph are searched separately. Rules are propagated at every node, and products of rules and
+labels tighten the bound. Several nodes are bounded in parallel. Bounds are computed in floating point.
 
-Objectives tie if the difference is below a share of 10⁻¹² of the largest possible objective of a label; ties
+Objectives count as tied if they differ by less than 10⁻¹² of the largest possible objective of a label; ties
 are broken arbitrarily.
 """
 
@@ -58,22 +56,22 @@ def decode(
 
     Args:
         energy: a Boltzmann machine, on any device; the search runs on the CPU.
-        known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
-        top_k: the number of labellings to return, best first; the bound then covers all others.
-        node_limit: the number of nodes, parts of the labellings with a computed bound, after which an
-            example's search ends; each part of the graph has at least one.
+        known: {0, 1, NaN}, NaN for a free label; only labellings with the known values are considered.
+        top_k: the number of labellings to return, best first; the bound then holds for all other labellings.
+        node_limit: the number of nodes after which an example's search ends; a node is a set of labellings
+            with a computed bound. Each independent part of the graph has at least one node.
         time_limit: the approximate number of seconds for an example. Results then depend on the computer.
         constraints: rules that the labellings must obey. Products of rules and labels tighten the bound.
 
     Returns:
-        ``status.exact``: no labelling is better; ``status.converged``: no limit was met.
+        ``status.exact`` is true if no labelling is better, ``status.converged`` if no limit ended the search.
 
     Raises:
-        ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with other values; a limit or ``top_k`` that is no count, more than the labellings of an
-            example; a time limit that is not a finite number above 0; constraints of another number of
-            labels, or that contradict the known labels; more labellings requested than allowed, or than found
-            within a limit.
+        ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` has another
+            shape than (batch, labels), or impossible values; a limit or ``top_k`` is no positive integer, or
+            ``top_k`` is above the number of an example's labellings, or of those allowed, or of those found
+            within a limit; a time limit that is not a finite number above 0; constraints over another number
+            of labels, or that contradict the known labels.
     """
     limits = _Limits.of(node_limit, time_limit)
     check_count("top_k", top_k)
@@ -86,7 +84,7 @@ def decode(
     if top_k > 2**free:
         raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
     settled = Settled.nothing(task.precise, task.known)
-    # Decisions by dominant weights and roof duality hold in a best labelling, not in further labellings.
+    # Settle labels only for one labelling without rules: further labellings may differ in settled labels.
     if top_k == 1 and constraints is None:
         settled = settle_persistent(settle_scores(cast(Any, task.precise), task.known))
     couplings = settled.energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
@@ -108,7 +106,7 @@ def decode(
 
 
 class _Limits(NamedTuple):
-    """Checked limits: nodes and seconds of an example."""
+    """Limits of an example's search after a check: nodes and seconds."""
 
     nodes: int
     seconds: float
@@ -121,7 +119,7 @@ class _Limits(NamedTuple):
 
 
 def _share(search: Callable[[int], None], batch_size: int, stopped: Event) -> None:
-    """Search the examples on all threads; an error in one thread ends all."""
+    """Search the examples in several threads; an error in one thread ends the searches of all."""
 
     def guarded(row: int) -> None:
         try:

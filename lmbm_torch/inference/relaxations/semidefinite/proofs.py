@@ -1,15 +1,14 @@
-"""Dual multipliers that prove, for parts of a Boltzmann machine's labellings, that no labelling beats some
-answers.
+"""Dual multipliers that prove that no labelling in a part of the search tree beats given answers.
 
-A tree proves the answers of :mod:`~lmbm_torch.inference.relaxations.semidefinite.decoding`, with leaves
-closed by semidefinite bounds. A leaf's multipliers y, of each spin's square, and z ≥ 0, of inequalities
-(b_t·x)² ≥ 1 over an odd number of signs each, suffice to compute the bound
+A search tree proves the answers of :mod:`~lmbm_torch.inference.relaxations.semidefinite.decoding`: each leaf
+is a set of labellings, closed by a semidefinite bound. To compute the bound, a leaf needs only the
+multipliers y of the spins' squares, and z ≥ 0 of inequalities (b_t·x)² ≥ 1 over an odd number k_t of signs:
 
     score ≤ constant + Σ_i y_i + Σ_t z_t (k_t − 1)/2 + max over spins x of xᵀ M x,
     M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2,
 
-with the quadratic form xᵀ C x of the free spins, the first of which is 1 and carries the fields. Under rules,
-products of rules and labels are added, with multipliers ≥ 0.
+where xᵀ C x is the score of the free spins; the first spin is 1 and carries the fields. Under rules, products
+of rules and labels are added, with multipliers ≥ 0.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from lmbm_torch.inference.relaxations.semidefinite.spin_search import Best, Limi
 
 __all__ = []
 
-# Least distance between the bound of a leaf of the search tree and the value of the answers, as a share of
-# the largest score of a label. A checker rounds differently and must still accept the proof.
+# Least distance between the bound of a leaf and the answers' score, as a share of the largest score of a
+# label: a checker rounds differently, and must still accept the proof.
 CLEARANCE = 1e-8
 
 
 class Multipliers(NamedTuple):
-    """Point of the dual of a part's problem.
+    """Point of the dual for a part's problem.
 
     Args:
-        diagonal: y, (1 + free labels,), the first of the spin that carries the fields.
-        members: (inequalities, 5), the signs times 1 + the place in ``diagonal``, and zeros.
+        diagonal: y, (1 + free labels,); the first entry belongs to the spin that carries the fields.
+        members: (inequalities, 5), each sign times (1 + its spin's index in ``diagonal``); 0 for padding.
         prices: z, (inequalities,).
-        unit: a number of which all weights are multiples; 0 without such a number.
-        rules: the rule of each product, and 0, 1 + j, or −1 − j for the rule alone, times y_j, or times 1 −
-            y_j, (products, 2).
-        rule_prices: the multiplier of each product, (products,).
+        unit: a number of which all weights are multiples; 0 if there is none.
+        rules: (products, 2), the rule and the factor of a product: 0 for 1, 1 + j for y_j, −1 − j for 1 −
+            y_j.
+        rule_prices: (products,), the multiplier of each product.
     """
 
     diagonal: np.ndarray
@@ -54,7 +53,7 @@ class Multipliers(NamedTuple):
 
 
 class _Answers(Best):
-    """Given labellings, for parts to lie clearly below."""
+    """Given answers; parts are closed only if their bounds are clearly below the answers' scores."""
 
     @property
     def threshold(self) -> float:
@@ -63,12 +62,12 @@ class _Answers(Best):
 
 @dataclass(frozen=True)
 class OpenPart:
-    """Labellings that agree with known labels, none of which is to beat the answers.
+    """Set of labellings that agree with known labels, still to be proven no better than the answers.
 
     Args:
-        relaxation: the dual of the part's problem, scaled by 2 to the power of −``exponent``.
-        free: the free labels, (free,).
-        is_first: no bound has been computed yet.
+        relaxation: the dual of the part's problem, with weights scaled by 2^−``exponent``.
+        free: (free,), the indices of the free labels.
+        is_first: whether no bound has been computed yet.
     """
 
     relaxation: Relaxation
@@ -86,7 +85,7 @@ class OpenPart:
         answers: np.ndarray,
         constraints: Constraints | None = None,
     ) -> OpenPart:
-        """Return the part of all labellings of an example.
+        """Return the part that contains all labellings of an example.
 
         Args:
             fields: unary log-potentials, (labels,).
@@ -104,12 +103,12 @@ class OpenPart:
         return cls(Relaxation.of(problem.given(known)), np.flatnonzero(known == 0), best, exponent)
 
     def closed(self) -> Multipliers | None:
-        """Return multipliers that close the part; None if the part is better split.
+        """Try to close the part: return multipliers that prove the bound, or None if a split is better.
 
-        The relaxation is improved in place; halves begin from the same point.
+        The relaxation is improved in place, and the halves of a split start from its point.
 
         Raises:
-            ValueError: a labelling that is better than an answer.
+            ValueError: a labelling better than an answer was found.
         """
         value, generator = self.answers.values[-1], np.random.default_rng(0)
         bound = prove_bound(self.relaxation, np.inf, self.is_first, self.answers, Limits(), generator)
@@ -118,11 +117,11 @@ class OpenPart:
         return self._multipliers() if bound <= self.answers.threshold else None
 
     def least_decided(self) -> int:
-        """Return the label to branch on."""
+        """Return the label by which to split the part."""
         return int(self.free[least_decided(self.relaxation.products) - 1])
 
     def half(self, label: int, spin: int) -> OpenPart:
-        """Return the part's labellings in which a label has a spin."""
+        """Return the half of the part in which a label has the given spin."""
         place = int(np.flatnonzero(self.free == label)[0])
         merged = self.relaxation.merged(place + 1, 0, spin)
         return replace(self, relaxation=merged, free=np.delete(self.free, place), is_first=False)
@@ -138,8 +137,7 @@ class OpenPart:
         which, rule_prices = np.zeros((0, 2), np.int64), np.zeros(0)
         if problem.rules is not None:
             rule_prices = self.relaxation.rule_prices
-            # The checker counts the square of a spin as the constant 1, so the diagonal is not in the
-            # checker's matrix.
+            # A checker replaces a spin's square by 1: its matrix M lacks the products' diagonal, so change y.
             diagonal = diagonal - problem.rules.weighted(rule_prices).diagonal()
             which = np.stack([problem.rules.rule, problem.rules.literal], 1)
         is_used = rule_prices > 0

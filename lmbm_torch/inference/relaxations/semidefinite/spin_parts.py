@@ -1,11 +1,11 @@
-"""Labellings of one example by semidefinite branch and bound: independent parts searched one by one.
+"""Best labellings of an example by semidefinite branch and bound, separately for independent parts.
 
-Labels without any coupling to other labels, direct or indirect, are a separate problem. Each problem is
+Labels that are not coupled to other labels, directly or indirectly, form a separate problem. Each problem is
 scaled by a power of two, without rounding, to weights of about 1.
 
-If a spin is given, roof duality decides further spins (:mod:`~lmbm_torch.inference.relaxations.persistency`).
-A spin with the same decision for both signs of the given spin has this value in every best labelling; a spin
-whose decision follows the sign is merged with the given spin (Boros and Hammer, Pseudo-Boolean optimization,
+If a spin is fixed, roof duality decides further spins (:mod:`~lmbm_torch.inference.relaxations.persistency`).
+A spin with the same decision for both values of the fixed spin has this value in every best labelling. A spin
+whose decision changes with the fixed spin is merged with it (Boros and Hammer, Pseudo-Boolean optimization,
 2002).
 """
 
@@ -22,17 +22,17 @@ from lmbm_torch.inference.relaxations.persistency import persistent_spins
 from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem, with_field_spin
 from lmbm_torch.inference.relaxations.semidefinite.spin_search import Best, Limits, search
 
-# Spins without an implication in a row after which the search for implications ends, as in dense problems.
+# Number of spins in a row without an implication after which the search ends, as in dense problems.
 FRUITLESS = 8
 
 
 def merge_implied(problem: SpinProblem) -> SpinProblem:
-    """Return the problem with implied spins merged with the implying spin or the first spin."""
+    """Merge each spin that follows from another spin with that spin, and each decided spin with the first."""
     place, fruitless = 1, 0
     while place < len(problem) and fruitless < FRUITLESS:
         one, other = (_implied(problem, place, sign) for sign in (1, -1))
         fruitless += 1
-        # From the last spin on: earlier spins keep their places.
+        # Merge the last spin first, so that the numbers of earlier spins stay valid.
         for spin in np.flatnonzero(one * other)[::-1]:
             kept, sign = (0, one[spin]) if one[spin] == other[spin] else (place, one[spin])
             problem = problem.merged(int(spin), kept, int(sign))
@@ -42,15 +42,15 @@ def merge_implied(problem: SpinProblem) -> SpinProblem:
 
 
 def _implied(problem: SpinProblem, place: int, sign: int) -> np.ndarray:
-    """Return the spins of every best labelling given one spin's sign, 0 if undecided, (spins,)."""
+    """Return the spins that roof duality decides if one spin has the given sign, 0 if undecided, (spins,)."""
     part = problem.merged(place, 0, sign)
     spins = persistent_spins(2 * part.matrix[0, 1:], 2 * part.matrix[1:, 1:])
     return np.insert(np.insert(spins, place - 1, 0), 0, 0)
 
 
-# Largest difference of tied values, as a share of a label's largest loss: far above the rounding of sums.
+# Largest difference of tied values, as a share of a label's largest loss: far above rounding errors of sums.
 ROUND_OFF = 1e-12
-# Largest multiple of a common unit with exact sums in double precision.
+# Largest sum of weights, as a multiple of their common unit, for which sums in float64 are exact.
 MOST_MULTIPLES = 2.0**40
 
 
@@ -72,14 +72,14 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Labellings:
-    """Best labellings of an example or of a part.
+    """Best labellings of an example or of an independent part.
 
     Args:
-        spins: best first, (number, labels).
-        values: scores.
-        others: no other labelling has a larger value; the last labelling's value after a complete search.
-        complete: no limit was met.
-        nodes: parts of the search.
+        spins: (number, labels), best first.
+        values: the scores of the labellings.
+        others: an upper bound of the scores of all other labellings; after a complete search the last value.
+        complete: whether no limit ended the search.
+        nodes: the number of searched parts.
     """
 
     spins: np.ndarray
@@ -90,7 +90,7 @@ class Labellings:
 
 
 def best_labellings(example: Example, number: int, limits: Limits) -> Labellings:
-    """Return the ``number`` best labellings, at most all, with a bound of all others."""
+    """Return the ``number`` best labellings, or all if fewer, with an upper bound of all other scores."""
     found = Labellings(example.known[None].copy(), np.zeros(1), -np.inf, True, 0)
     if example.constraints is None:
         fields = example.fields + example.couplings @ example.known
@@ -107,7 +107,7 @@ def best_labellings(example: Example, number: int, limits: Limits) -> Labellings
 
 
 def _parts(example: Example) -> Iterator[np.ndarray]:
-    """Yield the free labels of each independent part; all labels together where rules may connect them."""
+    """Yield the labels of each independent part; under rules, which may connect parts, all labels at once."""
     if example.constraints is not None:
         yield np.arange(len(example.known))
         return
@@ -124,7 +124,7 @@ def _parts(example: Example) -> Iterator[np.ndarray]:
 def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> Labellings:
     fields, couplings = example.fields[labels], example.couplings[np.ix_(labels, labels)]
     known = example.known[labels]
-    # Of weights of 0 any scale will do.
+    # If all weights are 0, any scale will do.
     largest = max(np.abs(fields).max(), np.abs(couplings).max())
     exponent = int(np.frexp(largest)[1])
     fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
@@ -133,7 +133,7 @@ def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> 
     problem = whole.given(known)
     if number == 1 and example.constraints is None:
         if not fields.any() and not known.any():
-            # All labels flipped are worth as much.
+            # Without fields, flipping all labels changes no score: fix one label.
             problem = problem.merged(1, 0, -1)
         problem = merge_implied(problem)
     free = len(problem) - 1
@@ -148,22 +148,20 @@ def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> 
 
 
 def _nearest(constraints: Constraints, fields: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Return the fields' preferred labels, as far as rules allow, as rows of all spins; no row if nothing is
-    allowed.
-    """
+    """Return the allowed labelling nearest to the fields' signs, as a row of spins; no row without any."""
     labels = constraints.nearest((fields > 0).astype(np.float64), np.where(known == 0, np.nan, known > 0))
     return np.ones((0, 1 + len(fields))) if labels is None else np.insert(2.0 * labels - 1, 0, 1)[None]
 
 
 def _both(found: Labellings, labels: np.ndarray, part: Labellings, number: int) -> Labellings:
-    """Return the best labellings of the found parts and one further part, ``labels``."""
+    """Combine the best labellings of earlier parts with those of one further part, whose labels are given."""
     sums = found.values[:, None] + part.values
     order = np.argsort(-sums, axis=None, kind="stable")[:number]
     rows, columns = np.unravel_index(order, sums.shape)
     spins = found.spins[rows]
     spins[:, labels] = part.spins[columns]
     values = sums.ravel()[order]
-    # Any other labelling differs in the earlier parts or in this part, or is a dropped sum.
+    # Any other labelling is not among the best of the earlier parts or of this part, or is a dropped sum.
     elsewhere = max(
         found.others + max(part.values[0], part.others), part.others + max(found.values[0], found.others)
     )
@@ -173,11 +171,11 @@ def _both(found: Labellings, labels: np.ndarray, part: Labellings, number: int) 
 
 
 def common_unit(fields: np.ndarray, couplings: np.ndarray) -> float:
-    """Return the greatest common unit of all weights; 0 without a common unit."""
+    """Return the greatest number of which all weights are integer multiples; 0 if there is none."""
     weights = np.unique(np.abs(np.concatenate([fields, couplings[np.tril_indices(len(fields), -1)]])))
     total, unit = float(weights.sum()) * len(fields) ** 2, 0.0
     for weight in weights:
-        # Euclid's algorithm; remainders of floating-point numbers are exact.
+        # Euclid's algorithm, which is exact because remainders of floating-point numbers are exact.
         one, other = float(weight), unit
         while other:
             one, other = other, float(np.fmod(one, other))

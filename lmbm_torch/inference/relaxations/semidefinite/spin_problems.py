@@ -1,7 +1,7 @@
-"""Quadratic problems of spins for semidefinite bounds and the search.
+"""Quadratic problems over spins, to be maximised, for semidefinite bounds and the search.
 
-Field terms are couplings to one further spin, the first. In a part of the search some spins equal another
-spin, or its opposite: the spins are merged, and the problem has fewer spins. All problems are maximised.
+Fields become couplings to one additional spin, the first, equal to 1. A part of the search requires that some
+spins equal another spin or its opposite: such spins are merged, and the problem has fewer spins.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from lmbm_torch.constraints import Constraints
 
 @dataclass(frozen=True)
 class RuleTerms:
-    """Products (one_t · x)(other_t · x) that are non-negative for spins that obey some rules.
+    """Products (one_t · x)(other_t · x) that are non-negative for all spins x that obey the rules.
 
-    The slack b − a·y of a rule a·y ≤ b is multiplied by 1, and by y_j and 1 − y_j of each label j of the rule
-    (Lovász and Schrijver 1991).
+    The slack b − a·y of a rule a·y ≤ b is multiplied by 1, and by y_j and 1 − y_j for each label j in the
+    rule (Lovász and Schrijver 1991).
 
     Args:
-        constraints: over the first problem's labels.
-        rule: of each product, (products,).
-        literal: 0 for 1, 1 + j for y_j, −1 − j for 1 − y_j, (products,).
-        one, other: (products, spins).
+        constraints: the rules, over the labels of the original problem.
+        rule: (products,), the rule of each product.
+        literal: (products,), the factor of the slack: 0 for 1, 1 + j for y_j, −1 − j for 1 − y_j.
+        one, other: (products, spins), the coefficients of both factors.
     """
 
     constraints: Constraints
@@ -36,7 +36,7 @@ class RuleTerms:
 
     @classmethod
     def of(cls, constraints: Constraints) -> RuleTerms:
-        """Return all products, without merged spins."""
+        """Return the products of all rules, for a problem without merged spins."""
         matrix, bounds = constraints.matrix, constraints.bounds
         left = np.concatenate([(bounds - matrix.sum(1) / 2)[:, None], -matrix / 2], 1)
         rule, literal = [np.arange(len(left))], [np.zeros(len(left), np.int64)]
@@ -51,20 +51,20 @@ class RuleTerms:
         return cls(constraints, rule, literal, left[rule], other)
 
     def weighted(self, prices: np.ndarray) -> np.ndarray:
-        """Return the symmetric matrix whose quadratic form is Σ_t prices_t times the products."""
+        """Return the symmetric matrix of the quadratic form Σ_t prices_t · product_t."""
         rows = (self.one.T * prices) @ self.other
         return (rows + rows.T) / 2
 
     def values(self, products: np.ndarray) -> np.ndarray:
-        """Return the value of each product by a matrix of products of spins."""
+        """Return the value of each product, given a matrix of the products of spins."""
         return np.einsum("ts,ts->t", self.one @ products, self.other)
 
     def size(self, prices: np.ndarray) -> float:
-        """Return the sum of the magnitudes of the terms of :meth:`weighted`."""
+        """Return the sum of the magnitudes of the terms in :meth:`weighted`, the scale of rounding errors."""
         return float(prices @ (np.abs(self.one).sum(1) * np.abs(self.other).sum(1)))
 
     def merged(self, gone: int, kept: int, sign: int) -> RuleTerms:
-        """Return the terms after spin ``gone`` is replaced by ``sign`` times spin ``kept``."""
+        """Return the products after spin ``gone`` is replaced by ``sign`` times spin ``kept``."""
         forms = []
         for form in (self.one, self.other):
             moved = form.copy()
@@ -75,13 +75,13 @@ class RuleTerms:
 
 @dataclass(frozen=True)
 class SpinProblem:
-    """Problem max over spins x, x_0 = 1, of xᵀ matrix x + constant.
+    """Problem max over spins x, with x_0 = 1, of xᵀ matrix x + constant.
 
     Args:
-        matrix: symmetric with a zero diagonal, (spins, spins).
-        owner: the spin of each of the first problem's spins after merges.
-        sign: 1, or −1 for the opposite.
-        rules: of the labels, which are all spins but the first; None if all labellings are allowed.
+        matrix: (spins, spins), symmetric with a zero diagonal.
+        owner: for each spin of the original problem, the spin with which it was merged, or the spin itself.
+        sign: 1 for a spin equal to its owner, −1 for the opposite.
+        rules: the rules over the labels, which are all spins but the first; None without rules.
     """
 
     matrix: np.ndarray
@@ -92,7 +92,7 @@ class SpinProblem:
 
     @classmethod
     def of(cls, matrix: np.ndarray, constant: float = 0.0) -> SpinProblem:
-        """Return the problem without merged spins."""
+        """Return the original problem, in which no spins are merged."""
         size = len(matrix)
         return cls(matrix, constant, np.arange(size), np.ones(size, np.int8))
 
@@ -100,7 +100,7 @@ class SpinProblem:
     def of_machine(
         cls, fields: np.ndarray, couplings: np.ndarray, constraints: Constraints | None = None
     ) -> SpinProblem:
-        """Return the problem of a Boltzmann machine's scores, with the fields' spin first.
+        """Return the problem for a Boltzmann machine's scores; the first spin carries the fields.
 
         Args:
             fields: unary log-potentials, (labels,).
@@ -114,20 +114,20 @@ class SpinProblem:
         return len(self.matrix)
 
     def values(self, spins: np.ndarray) -> np.ndarray:
-        """Return the value of each row of spins, (rows, spins); −∞ for a broken rule."""
+        """Return the value of each row of spins, (rows, spins); −∞ if the row breaks a rule."""
         values = self.constant + np.einsum("ri,ri->r", spins @ self.matrix, spins)
         return np.where(self.allows(self.in_full(spins)), values, -np.inf)
 
     def allows(self, spins: np.ndarray) -> np.ndarray:
-        """Return whether rows of the first problem's spins obey all rules, (rows,)."""
+        """Return whether each row of the original problem's spins obeys all rules, (rows,)."""
         if self.rules is None:
             return np.ones(len(spins), bool)
         return np.logical_not(self.rules.constraints.violated((1 + spins[:, 1:]) / 2).any(axis=1))
 
     def implied(self) -> list[tuple[int, int]] | None:
-        """Return free spins that the rules decide, the last first, with signs; None for a broken rule.
+        """Return the free spins that the rules decide, with signs, last spin first; None if a rule is broken.
 
-        No free spin is merged with another spin.
+        The method requires that free spins are not merged with one another.
         """
         if self.rules is None:
             return []
@@ -139,19 +139,19 @@ class SpinProblem:
         return [(int(self.owner[1 + label]), int(2 * filled[0, label] - 1)) for label in labels]
 
     def in_full(self, spins: np.ndarray) -> np.ndarray:
-        """Return the first problem's spins, from rows of this problem's spins; the first spin 1."""
+        """Convert rows of this problem's spins to the original problem's spins, with first spin 1."""
         spins = spins * spins[:, :1]
         return spins[:, self.owner] * self.sign
 
     def reduced(self, spins: np.ndarray) -> np.ndarray:
-        """Return rows of this problem's spins, from rows of the labels' spins."""
+        """Return rows of this problem's spins, from rows of spins of all labels."""
         rows = np.ones((len(spins), len(self)))
         rows[:, self.owner[1:]] = spins * self.sign[1:]
         rows[:, 0] = 1
         return rows
 
     def merged(self, gone: int, kept: int, sign: int) -> SpinProblem:
-        """Return the problem where spin ``gone`` is ``sign`` times ``kept``; spin 0 never goes."""
+        """Return the problem after spin ``gone`` is replaced by ``sign`` times ``kept``; spin 0 must stay."""
         matrix = self.matrix.copy()
         constant = self.constant + 2 * sign * matrix[gone, kept]
         matrix[kept] += sign * matrix[gone]
@@ -166,42 +166,42 @@ class SpinProblem:
         return replace(self, matrix=matrix, constant=constant, owner=owner, sign=signs, rules=rules)
 
     def merged_by(self, merges: Iterable[tuple[int, int, int]]) -> SpinProblem:
-        """Return the problem after one :meth:`merged` after another."""
+        """Return the problem after several replacements, in turn, by :meth:`merged`."""
         problem = self
         for gone, kept, sign in merges:
             problem = problem.merged(gone, kept, sign)
         return problem
 
     def given(self, known: np.ndarray) -> SpinProblem:
-        """Return the problem of the free labels; each known label is merged with the first spin, which is 1.
+        """Return the problem of the free labels: each known label is merged with the first spin, equal to 1.
 
         Args:
-            known: spins of the labels, all spins but the first, 0 for free labels.
+            known: the spins of the labels, which are all spins but the first; 0 for free labels.
         """
-        # From the last spin on: earlier spins keep their places.
+        # Merge the last spin first, so that the numbers of earlier spins stay valid.
         labels = np.flatnonzero(known)[::-1]
         return self.merged_by((int(label) + 1, 0, int(known[label])) for label in labels)
 
 
 def with_field_spin(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
-    """Return couplings with a further, first spin of 1 for the fields; (1 + labels, 1 + labels)."""
+    """Return the couplings with a first row and column for the fields, (1 + labels, 1 + labels)."""
     around = np.zeros((len(fields) + 1, len(fields) + 1))
     around[0, 1:], around[1:, 0], around[1:, 1:] = fields, fields, couplings
     return around
 
 
-# Gains up to this share of all weights are rounding.
+# Smallest gain of a flip that is not rounding, as a share of the sum of all weights.
 LEAST = 1e-12
-# Flips of a tabu search per spin, and flips for which a flipped spin stays (scripts/bench/dense_map.py).
+# Flips of a tabu search for each spin; flips for which a flipped spin must stay (scripts/bench/dense_map.py).
 TABU_FLIPS, TABU_TENURE = 20, 10
 
 
 def climbed(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.ndarray:
-    """Return rows of spins, each improved by the best flip until no flip is better.
+    """Improve rows of spins by the best flip, repeatedly, until no flip raises the value.
 
     Args:
         spins: (rows, spins).
-        trust: (spins,), the order in which spins are kept, the largest first, to make rows obey the rules.
+        trust: (spins,), the confidence in each spin: rules change the least trusted spins.
     """
     least = LEAST * np.abs(problem.matrix).sum()
     if problem.rules is not None:
@@ -211,12 +211,12 @@ def climbed(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.nd
 
 
 def tabu(problem: SpinProblem, row: np.ndarray) -> np.ndarray:
-    """Return the best labelling of a tabu search: the best flip each time of a spin without a recent flip.
+    """Return the best labelling that a tabu search finds for scores without rules.
 
-    Unlike a climb the search continues if every flip lowers the value. For scores without rules.
+    Each step flips the best spin that was not flipped recently, even if the value falls.
 
     Args:
-        row: the first spins, (spins,).
+        row: (spins,), the labelling to start from.
     """
     row, best, gained, most = row.copy(), row.copy(), 0.0, 0.0
     products, stays = problem.matrix @ row, np.zeros(len(row))
@@ -235,7 +235,7 @@ def tabu(problem: SpinProblem, row: np.ndarray) -> np.ndarray:
 
 
 def _climb(problem: SpinProblem, spins: np.ndarray, least: float) -> np.ndarray:
-    """Improve rows of scores, all at once, in place."""
+    """Improve all rows by flips together, in place, for problems without rules."""
     products, rows = spins @ problem.matrix, np.arange(len(spins))
     for _ in range(10 * len(problem)):
         gains = -spins * products
@@ -250,7 +250,7 @@ def _climb(problem: SpinProblem, spins: np.ndarray, least: float) -> np.ndarray:
 
 
 def _repaired(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.ndarray:
-    """Return rows that keep the surest spins first, unless the rules decide a spin."""
+    """Change rows to obey the rules: spins are fixed in order of trust, unless earlier spins decide them."""
     assert problem.rules is not None
     constraints = problem.rules.constraints
     wished = (1 + problem.in_full(spins)[:, 1:]) / 2
@@ -269,7 +269,7 @@ def _repaired(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.
             free[rows] = False
             if not free.any():
                 break
-        # A labelling that breaks a rule is dropped later.
+        # No value is possible: keep the wish; the row breaks a rule and is dropped later.
         labels[free, label] = wished[free, label]
     repaired = np.ones_like(spins)
     repaired[:, owner] = (2 * labels - 1) * problem.sign[1:]
@@ -278,11 +278,11 @@ def _repaired(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.
 
 
 def _climb_allowed(problem: SpinProblem, row: np.ndarray, least: float) -> np.ndarray:
-    """Improve a row of allowed spins in place, by allowed flips of single spins and of pairs."""
+    """Improve an allowed row in place, by flips of single spins and of pairs that keep all rules."""
     assert problem.rules is not None
     one = problem.rules.one[problem.rules.literal == 0]
     for _ in range(10 * len(row)):
-        # The decrease of each rule's slack by each flip.
+        # ``taken`` is the decrease of each rule's slack by each flip.
         taken, left = 2 * one * row, (one @ row)[:, None]
         gains = -4 * row * (problem.matrix @ row)
         single = np.where((left < taken).any(0), -np.inf, gains)

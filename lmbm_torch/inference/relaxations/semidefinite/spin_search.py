@@ -1,9 +1,10 @@
-"""Best-bound search over spins: branch and bound with semidefinite bounds.
+"""Best-first branch and bound over spins, with semidefinite bounds.
 
-A part of the problem in which some spins equal others, or their opposites, is a smaller problem of the same
-kind. The dual starts from that of the parent; the bound closes the part, or the two least decided spins are
-made equal in one half and opposite in the other. Labellings come from the relaxation, by random hyperplanes
-and single flips (Goemans and Williamson, 1995), and before all parts from a tabu search.
+A part of the search tree requires that some spins equal other spins or their opposites, which gives a smaller
+problem of the same kind. The dual starts from the parent's point. If the bound does not close the part, the
+part is split: the spin least correlated with the first spin is equal to it in one half, opposite in the
+other. Labellings come from the relaxation, by random hyperplanes and single flips (Goemans and Williamson,
+1995), and before the search from a tabu search.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ from lmbm_torch.inference.relaxations.semidefinite.bound import Proof, Relaxatio
 from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem, climbed, tabu
 from lmbm_torch.kernels.threads import share
 
-# Spins below which a part is enumerated.
+# Number of spins below which a part is enumerated.
 ENUMERATED = 10
-# Rounds of a part and of the root: a part is split if the bound, at the last pace, needs more further rounds
+# Largest number of further rounds that a bound may need, at its last pace; otherwise the part is split
 # (scripts/bench/dense_map.py).
 PATIENCE = 6
+# Largest number of further rounds that the bound of the root may need before the root is split.
 FIRST_PATIENCE = 12
+# Number of rounds after which a part may be split.
 LEAST_ROUNDS = 2
+# Largest number of rounds for a part.
 MOST_ROUNDS = 60
-# Random hyperplanes of a round.
+# Number of random hyperplanes in each round.
 HYPERPLANES = 12
-# Parts that are examined in parallel, whatever the number of cores: results do not depend on the computer.
+# Number of parts bounded in parallel, whatever the number of cores, so that results are the same everywhere.
 TOGETHER = 4
 
 
@@ -42,8 +46,8 @@ class Limits:
 
     Args:
         nodes: the largest number of parts with a computed bound.
-        clock: ``time.perf_counter`` at the end.
-        stopped: set by another thread to end the search.
+        clock: the value of ``time.perf_counter`` at which the search ends.
+        stopped: an event by which another thread ends the search.
     """
 
     nodes: int = sys.maxsize
@@ -52,18 +56,18 @@ class Limits:
 
     @property
     def are_up(self) -> bool:
-        """Return whether time is up."""
+        """Return whether the time is up, or another thread has ended the search."""
         return self.stopped.is_set() or time.perf_counter() > self.clock
 
 
 @dataclass
 class Best:
-    """Best labellings so far, a fixed number, best first.
+    """Best labellings found so far, a fixed number, best first.
 
     Args:
-        problem: of all spins.
-        values: −∞ for missing labellings.
-        step: the values of any two labellings differ by a multiple of the step; 0 if unknown.
+        problem: the original problem, with all spins.
+        values: the labellings' values; −∞ for labellings not yet found.
+        step: a number such that values of labellings differ by multiples of it; 0 if unknown.
         slack: the largest difference of tied values.
     """
 
@@ -79,7 +83,7 @@ class Best:
         return cls(problem, np.full(number, -np.inf), np.ones((number, len(problem))), step, slack)
 
     def offer(self, spins: np.ndarray) -> None:
-        """Add rows of all spins, if better."""
+        """Insert rows of all spins that are better than the worst labelling so far."""
         values = self.problem.values(spins)
         for row in np.argsort(-values, kind="stable"):
             if values[row] <= self.values[-1]:
@@ -98,22 +102,22 @@ class Best:
 
     @property
     def found(self) -> np.ndarray:
-        """Return rows of all spins, without missing labellings."""
+        """Return the labellings found, as rows of all spins."""
         return self.spins[self.values > -np.inf]
 
     @property
     def threshold(self) -> float:
-        """Return the largest bound of a part without further best labellings."""
+        """Return the largest bound at which a part cannot contain a better labelling."""
         return self.values[-1] + max(self.slack, self.step - self.slack)
 
 
 class Answer(NamedTuple):
-    """End of a search.
+    """Result of a search.
 
     Args:
-        bound: no unvisited labelling has a larger value; −∞ after a complete search.
-        complete: no limit ended the search.
-        nodes: parts with a computed bound.
+        bound: an upper bound of the values of unvisited labellings; −∞ after a complete search.
+        complete: whether no limit ended the search.
+        nodes: the number of parts with a computed bound.
     """
 
     bound: float
@@ -122,13 +126,13 @@ class Answer(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Labellings in which some spins equal others, or their opposites.
+    """Part of the search tree: labellings in which some spins equal others, or their opposites.
 
     Args:
-        rank: minus the bound of the parent.
-        number: in the order of creation, the seed of the part's random numbers.
-        whole: the relaxation of the parent; None for all labellings.
-        merge: the further merge of the part, see :meth:`Relaxation.merged`.
+        rank: minus the parent's bound.
+        number: the order of creation, also the seed of the part's random numbers.
+        whole: the parent's relaxation; None for the root.
+        merge: the replacement of a spin that defines this half, see :meth:`Relaxation.merged`.
     """
 
     rank: float
@@ -138,7 +142,7 @@ class _Part(NamedTuple):
 
 
 def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
-    """Improve ``best`` until no other labelling can belong to ``best``, or a limit is met."""
+    """Improve ``best`` until no labelling can be better, or until a limit ends the search."""
     best.offer(problem.in_full(_starts(problem, np.random.default_rng(0))))
     order, nodes = count(), 0
     parts = [_Part(-np.inf, next(order))]
@@ -163,11 +167,11 @@ def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
 
 @dataclass
 class _Bounded:
-    """Part under examination, and the results.
+    """Part for which a bound is computed, and the results.
 
     Args:
-        best: the best labellings so far, improved.
-        relaxation: the part's own; None if the labellings were enumerated.
+        best: the best labellings so far, which are improved.
+        relaxation: the part's own relaxation; None if the part was enumerated.
     """
 
     part: _Part
@@ -176,7 +180,7 @@ class _Bounded:
     bound: float = -np.inf
 
     def look(self, problem: SpinProblem, limits: Limits) -> None:
-        """Find labellings of the part, and a bound of the rest; an error here ends all parts."""
+        """Find labellings in the part, and bound all others; an error ends the search of all parts."""
         try:
             self._look(problem, limits)
         except BaseException:
@@ -207,13 +211,13 @@ def prove_bound(
     limits: Limits,
     generator: np.random.Generator,
 ) -> float:
-    """Return a part's bound, computed until the part is closed or better split."""
+    """Tighten a part's bound until the part is closed, or until a split is likely to be faster."""
     patience = FIRST_PATIENCE if first else PATIENCE
     own = np.inf
     for number in range(MOST_ROUNDS):
         proof = relaxation.round()
         best.offer(_labellings(relaxation, proof, generator))
-        # The leading vector's labelling has been examined.
+        # The labelling of the leading eigenvector has been offered, so bound only the others.
         proven = min(proof.others, proof.bound) if proof.others <= best.threshold else proof.bound
         pace, own = own - proven, min(own, proven)
         bound = min(bound, own)
@@ -227,7 +231,7 @@ def prove_bound(
 
 
 def _labellings(relaxation: Relaxation, proof: Proof, generator: np.random.Generator) -> np.ndarray:
-    """Return spins by random hyperplanes and by the leading vector, improved by flips."""
+    """Return labellings from random hyperplanes, improved by flips, and from the leading eigenvector."""
     problem, factor = relaxation.problem, relaxation.factor
     directions = generator.standard_normal((factor.shape[1], HYPERPLANES))
     spins = np.where(factor @ directions < 0, -1.0, 1.0).T
@@ -236,7 +240,7 @@ def _labellings(relaxation: Relaxation, proof: Proof, generator: np.random.Gener
 
 
 def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
-    """Return the fields' preferred spins, and random rows, improved by flips."""
+    """Return first labellings: the signs of the fields, random rows, and a tabu search, improved by flips."""
     fields = problem.matrix[0]
     own, trust = np.where(fields > 0, 1.0, -1.0), np.abs(fields)
     own[0] = 1
@@ -249,7 +253,7 @@ def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
 
 
 def least_decided(products: np.ndarray) -> int:
-    """Return the spin with the least correlation to the first spin."""
+    """Return the spin with the smallest correlation to the first spin."""
     return 1 + int(np.abs(products[0, 1:]).argmin())
 
 
