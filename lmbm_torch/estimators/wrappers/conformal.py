@@ -1,7 +1,6 @@
 """Conformal predictors of label sets with a guaranteed coverage, for any classifier.
 
-Further predictors return sets of whole label vectors, or limit the expected share of false negatives or false
-positives.
+Further predictors give sets of label vectors, or limit the share of false negatives or false positives.
 """
 
 from __future__ import annotations
@@ -211,8 +210,7 @@ class ConformalClassifier(SplitConformalClassifier):
     def predict_set(self, X: Rows, constraints: Rules | None = None) -> LabelSets:
         """Return the certain and the possible labels of each instance.
 
-        If the certain and excluded labels of an instance contradict the rules, the rules are ignored for the
-        instance.
+        If an instance's certain and excluded labels contradict the rules, the rules are ignored there.
 
         Args:
             X: instances in the form that the estimator takes.
@@ -405,8 +403,7 @@ class JointConformalClassifier(SplitConformalClassifier):
     def _listed(self, X: Any, rules: Any) -> Iterator[LabellingSet]:
         energies = self._energies(X)
         least = torch.full((energies[0].batch_size,), self.threshold_, dtype=torch.float64, device="cpu")
-        # List each member's probable labellings: if the members' mean probability reaches the threshold, at
-        # least one member's probability does.
+        # List each member's probable labellings: where the mean probability is large, a member's is, too.
         members = [
             most_probable.above(energy, least, max_labellings=self.max_labellings) for energy in energies
         ]

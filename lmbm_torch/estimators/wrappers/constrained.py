@@ -108,8 +108,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """Fit the estimator, and count the training instances that break each rule.
 
         Args:
-            X, y, fit_params: arguments of the estimator's ``fit``; rules refer to the column names of ``y``,
-                or to label_0, …
+            X, y, fit_params: arguments of the estimator's ``fit``; rules name columns of ``y``, or label_0, …
 
         Raises:
             TypeError: the estimator does not decode label matrices.
@@ -192,10 +191,9 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     def marginals(self, X: Rows) -> Marginals:
         """Return the exact marginals of the estimator's distribution, given that all rules are obeyed.
 
-        For up to 22 labels, all label vectors are enumerated. For more labels a junction tree is used, for
-        belief networks with few parents or sparse Boltzmann machines
-        (:func:`lmbm_torch.inference.log_partition`). For belief networks, ``log_partition`` in the result is
-        the log-probability that all rules are obeyed.
+        Up to 22 labels are enumerated. For more labels a junction tree is used, which suits belief networks
+        with few parents and sparse Boltzmann machines (:func:`lmbm_torch.inference.log_partition`). For
+        belief networks, the result's ``log_partition`` is the log-probability that all rules are obeyed.
 
         Raises:
             ValueError: there are more than 22 labels, and the junction tree is too wide.
@@ -291,7 +289,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
 
 def _violations(rules: rules_of.Constraints, labels: Any) -> dict[str, int]:
-    """Return for each broken rule the number of label vectors, without missing labels, that break the rule."""
+    """Count the label vectors without missing labels that break a rule, for each broken rule."""
     found: Counter[str] = Counter()
     for rows in gen_batches(labels.shape[0], rows_at_once(labels.shape[1])):
         batch = dense(labels[rows])
