@@ -78,7 +78,7 @@ BLOCKS: Any = SimpleNamespace(init=dual_coordinate.init, update=dual_coordinate.
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """What a worker is sent for a stage: the problems and states of all labels, and solver settings.
+    """The data that a worker needs for a stage: problems and state of all labels, and solver settings.
 
     Args:
         problems: the problems without features, which the workers keep from stage to stage.

@@ -65,7 +65,7 @@ def chosen(
 
 
 def index(num_labels: int) -> np.ndarray:
-    """Return the labels in the order of the columns: 0, 1, …"""
+    """Return the labels in the order of the columns, from 0 on."""
     check_count("num_labels", num_labels)
     return np.arange(num_labels)
 
