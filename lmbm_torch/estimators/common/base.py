@@ -439,6 +439,6 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return self.binarizer_.transform(y).astype(np.float64)
 
     def _note_labels(self, count: int, names: Sequence[str] | None = None) -> None:
-        """Set ``label_names_`` for a label matrix; the default names are label_0, label_1, …"""
+        """Set ``label_names_`` for a label matrix; without names use label_0, label_1 and so on."""
         self.label_names_ = numbered("label", count) if names is None else tuple(names)
         self.binarizer_ = None
