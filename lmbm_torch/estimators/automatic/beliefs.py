@@ -123,7 +123,7 @@ def _sizes(num_labels: int) -> int:
 
 
 def _size_indicators(labels: torch.Tensor) -> torch.Tensor:
-    """Return one-hot encoded sizes (…, sizes) of label sets (…, labels), for sizes 1, 2, …"""
+    """Return one-hot encoded sizes (…, sizes) of label sets (…, labels), for sizes from 1 on."""
     most = _sizes(labels.shape[-1])
     sizes = labels.sum(-1, keepdim=True).clamp(max=most)
     return (sizes == torch.arange(1, most + 1, device="cpu")).float()

@@ -334,10 +334,9 @@ def _stacked(X: Any) -> Rows:
 def train_likelihood(
     classifier: ProbabilisticSequenceClassifier, problem: LikelihoodProblem, absolute: float = 0.0
 ) -> StructuralWeights:
-    """Minimise the objective of the problem plus absolute · ‖w‖₁ by L-BFGS, and return the weights.
+    """Minimise the objective plus absolute · ‖w‖₁ by L-BFGS; return weights of features and transitions.
 
-    The weights are those of features, with intercepts, and of transitions. The classifier's attributes for
-    objective, gap and iterations are set.
+    The classifier's attributes for objective, gap and iterations are set.
     """
     state: Any
     if absolute > 0:

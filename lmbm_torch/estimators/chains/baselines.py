@@ -117,7 +117,7 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
             inputs = sparse.csr_array(sparse.hstack([inputs, before]))
         else:
             inputs = np.hstack([inputs, before.toarray()])
-        # With two classes scikit-learn has a single weight vector, the difference of both: halve C.
+        # Halve C for two classes, so the penalty is that of binary logistic regression, on one weight vector.
         C = self.C_ / 2 if count == 2 else self.C_
         start = np.arange(len(codes) + 1)
         coef, _ = train_likelihood(self, LikelihoodProblem(inputs, codes, start, count, C, weights))

@@ -140,8 +140,7 @@ def _free_duals(
     options: dict[str, Any],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
     """Solve the dual as :func:`_duals_of_values` does, but with intercepts that are not penalised."""
-    # Centre the kernel values: duals of a class sum to zero, so the solution is the same and steps are
-    # better.
+    # Centre the kernel values: as duals of a class sum to 0, the solution stays the same, at better scale.
     means = gram.mean(0)
     gram += means.mean() - means - means[:, None]
     problem = ChainKernelProblem(gram, codes, start, C=estimator.C_, **options)
@@ -160,7 +159,7 @@ def row_scores(estimator: TrainedEstimator, X: Features) -> np.ndarray:
 def _suits_smoothing(X: Features, start: np.ndarray, num_states: int, C: float) -> bool:
     """Return whether L-BFGS on smoothed hinges is likely faster than passes over the duals.
 
-    The mean length weighs each chain by the length, because long chains determine the time.
+    Chains enter the decision by squared length, because long chains determine the time.
     """
     rows: Any = X
     weights = num_states * (rows.shape[1] + 1 + num_states)

@@ -1,4 +1,4 @@
-"""A random forest of label vectors whose leaves count known labels."""
+"""A random forest for label matrices with missing labels."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class LabelForestClassifier(DecodingClassifier[DirectedEnergy]):
         self.constraints = constraints
 
     def _grow(self, X: Features, labels: np.ndarray, known: np.ndarray, weights: np.ndarray) -> None:
-        # Imported here, because most users of the estimators need no trees.
+        # Import the forest only when needed: most users of the estimators need no trees.
         kind = import_module("sklearn.ensemble").RandomForestRegressor
         self.forest_ = kind(
             self.num_trees,
