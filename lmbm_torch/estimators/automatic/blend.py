@@ -142,8 +142,6 @@ def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int
     found; or of the best single member, if better by more than a standard error.
 
     Args:
-        value: function from weights (members,) to the metric.
-        members: number of members.
         instances: number of instances from which ``value`` is computed.
     """
     alone = np.array([value(member) for member in np.eye(members)])

@@ -22,8 +22,7 @@ from lmbm_torch.estimators.common.measures import measure
 
 # Ridge penalties to try: added to the diagonal of the kernel matrix, where each kernel value is 1.
 PENALTIES = (0.01, 0.1, 1.0)
-# Decay rates to try: the similarity of two label sets is exp(−rate · Hamming distance); with rate ∞ only
-# equal label sets are similar.
+# Decay rates to try in the similarity exp(−rate · Hamming distance); with ∞ only equal sets are similar.
 DECAYS = (0.5, 1.0, 2.0, np.inf)
 # Range of the temperature, by which scores are divided before the softmax.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 10.0
@@ -201,8 +200,7 @@ class _LandmarkRegression:
 
     Args:
         root: (landmarks, landmarks), lower triangular Cholesky factor of the landmarks' kernel matrix.
-        square: (landmarks, landmarks), sum over all instances of the outer products of their Nyström features
-            (scalar products of Nyström features approximate kernel values).
+        square: (landmarks, landmarks), Gram matrix of the Nyström features over all instances.
         sums: (landmarks, label sets), the sum of the Nyström features over the instances of each label set.
         inputs: (landmarks, landmarks), the landmarks' Nyström features; a column for each landmark.
         targets: (landmarks, label sets), 1 for the label set of each landmark.

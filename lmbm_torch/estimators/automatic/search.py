@@ -46,8 +46,7 @@ ROUND_SHARE = 0.25
 WARM_SHARE = 0.5
 # A further round starts only with time to compare at least this many candidates.
 FEWEST_COMPARED = 2
-# Numbers of labels in the trial fits from which a family's time for more labels is predicted, and the largest
-# number of training instances in these fits.
+# Numbers of labels, and of instances, in small fits from which a family's time for more labels is predicted.
 PROBED_LABELS, PROBED_SIZE = (4, 16, 64, 256), 100
 # Range of the exponent p in: training time ∝ instances ** p; and the exponent assumed before a measurement.
 POWERS, FIRST_POWER = (0.5, 3.0), 1.0
@@ -285,8 +284,8 @@ class Search:
         """Fit the trials to the folds as far as time allows, and return the trials fitted to all ``folds``.
 
         Args:
-            ends: deadline; a fit starts only if the fit is expected to end before the deadline.
-            ends_for_first: deadline that holds until a first trial is fitted to all ``folds``.
+            ends, ends_for_first: deadlines; ``ends_for_first`` holds until a trial is fitted to all
+                ``folds``.
             pick: function that chooses the next (trial, fold) from a list.
         """
         known, lost = self._known(trials, size, folds, []), set[int]()

@@ -39,8 +39,7 @@ from lmbm_torch.solvers.networks.problems import Features, canonical
 from lmbm_torch.solvers.structural import lbfgs
 from lmbm_torch.solvers.structural.problems import StructuralWeights
 
-# Memory, in bytes, for tables of class pairs between positions; limits how many sequences are decoded at
-# once.
+# Memory, in bytes, for tables of class pairs of neighbouring positions; limits the sequences decoded at once.
 _PAIR_BYTES = 2**28
 
 
@@ -315,8 +314,8 @@ def _stacked(X: Any) -> Rows:
     empty = [number for number, each in enumerate(X) if getattr(each, "shape", None) and not each.shape[0]]
     if empty:
         raise ValueError(f"X: expected at least one position in every sequence, got none in {empty}")
-    # Check plain arrays together after joining: to check each takes 0.1 ms, which would be 90 % of the time
-    # of # a prediction for short sequences.
+    # Check plain arrays together after joining, because to check each array takes 0.1 ms: 90 % of the time of
+    # a prediction for short sequences.
     are_plain = all((type(each) is np.ndarray or sparse.issparse(each)) and each.ndim == 2 for each in X)
     arrays = X if are_plain else [check_array(each, input_name="X", **ACCEPTED) for each in X]
     widths = sorted({each.shape[1] for each in arrays})

@@ -20,8 +20,7 @@ from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 
-# For a linear kernel, dual steps are faster than Frank–Wolfe on the weights if the kernel values of all pairs
-# take at most this memory, in bytes.
+# With a linear kernel, dual steps are used if all kernel values take at most this memory, in bytes.
 _GRAM_BYTES = 2**26
 # Smoothed hinges are faster than Frank–Wolfe if length · positions / number of weights is larger: Frank–Wolfe
 # needs more passes for longer chains (measured for lengths from 1 to 700).
@@ -45,9 +44,8 @@ def train_max_margin(
     Training minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)]. With the linear
     kernel the solver is L-BFGS on smoothed hinges for long chains, for many positions per weight, and for
     columns in unlike units or a large C; otherwise block-coordinate Frank–Wolfe on the weights. With other
-    kernels the solver is SMO on the factored dual; the intercept is a constant 1 added to the kernel. For
-    chains of a single position, each dual step solves for all classes of a position (with the linear kernel
-    only if there are few positions).
+    kernels the solver is SMO on the factored dual; the intercept is a constant 1 added to the kernel. Chains
+    of a single position are solved in all classes at once, with the linear kernel only for few positions.
 
     Args:
         X: (rows, features), the positions of all chains.

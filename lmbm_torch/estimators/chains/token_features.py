@@ -112,8 +112,7 @@ class TokenFeatures(Stored):
         """Convert the tokens of all sequences to a matrix.
 
         Returns:
-            A CSR matrix (tokens, features) in canonical format; (sequences + 1,) the first token of each
-            sequence, and the number of tokens; and the number of unknown features.
+            A canonical CSR matrix (tokens, features), the sequences' first tokens, and the unknown features.
 
         Raises:
             ValueError: a sequence has no token, or a value is invalid, see :func:`attributes`.
@@ -128,8 +127,7 @@ class TokenFeatures(Stored):
     def _part(self, X: Sequence[Sequence[Any]], first: int) -> tuple[np.ndarray, ...]:
         """Convert the next ``_PART`` sequences from ``first`` on; return values and columns of features.
 
-        Further arrays are the number of features of each token, the lengths of the sequences, and (1,) the
-        number of unknown features.
+        Further arrays are the tokens' numbers of features, the lengths, and (1,) the unknown features.
         """
         given: dict[int, float] = {}
         found: list[int] = []

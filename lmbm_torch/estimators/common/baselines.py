@@ -54,9 +54,8 @@ def many_classes() -> Iterator[None]:
 class LabelPowersetSVM(StructuredClassifier):
     """A classifier in which each label set of the training data is a class, with an SVM for each pair.
 
-    SVMs for pairs of classes are better than SVMs for each class against all the rest: on Yeast, with
-    198 label sets, exact match is 0.26 against 0.14. scikit-learn's pairwise SVM does not regularise
-    intercepts.
+    SVMs for pairs of classes are better than SVMs for each class against the rest: on Yeast, with 198 label
+    sets, exact match is 0.26 against 0.14. scikit-learn's pairwise SVM does not regularise intercepts.
 
     Args:
         C: weight of the losses.

@@ -101,9 +101,8 @@ def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
 def form_of_labels(y: Any, uncertain: str | None) -> LabelForm | None:
     """Find out how the columns of a data frame of labels are written: as marks, sets of names, or classes.
 
-    Return None for targets that need no such form: matrices, single columns, frames of numbers, and frames
-    in which each column has two texts. Next to columns of a different kind, a column of two texts holds two
-    classes, unless the texts are words for 0 and 1 such as no and yes.
+    Return None if no form is needed: for matrices, single columns, frames of numbers, and frames of two texts
+    in each column. In different frames, two texts are two classes unless they mean 0 and 1, as no and yes.
 
     Args:
         uncertain: a key of :data:`UNCERTAIN`, if −1 marks an uncertain label; otherwise None.
@@ -460,8 +459,7 @@ def positive_probabilities(came: Any, classes: Any, positive: Sequence[Any]) -> 
     A label with a single value in training has the probability 0 or 1.
 
     Args:
-        came: result of ``predict_proba``: a matrix (instances, labels); a list with an array (instances,
-            values) for each label; or a single such array if there is a single label.
+        came: a matrix (instances, labels), or an array (instances, values) for each label or the only label.
         classes: ``classes_`` of the classifier: the values of each label, or of the only label.
         positive: (labels,), the positive value of each label.
     """

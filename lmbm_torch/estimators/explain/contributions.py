@@ -15,8 +15,7 @@ from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 
-# MOST_FEATURES: largest number of features left out in turn. The second number: largest number of entries
-# (instances · features) in a batch of changed instances.
+# Largest number of features left out in turn, and largest number of entries in a batch of such instances.
 MOST_FEATURES = 1000
 ENTRIES = 2**22
 

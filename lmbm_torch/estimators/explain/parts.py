@@ -375,7 +375,7 @@ class HierarchyFields:
             yield self.features[place], like(X, with_value(row, place, reference[place]))
 
     def binding(self, X: Any) -> tuple[str, ...]:
-        """Return rules "child -> parent" of labels that are more probable than the parent if uncorrected."""
+        """Return the rules "child -> parent" that labels with an uncorrected probability above ½ break."""
         if self.model.scope != "all":
             return ()
         parents = self.model.forest_.parents

@@ -33,8 +33,7 @@ OBJECTIVES = ("hinge", "likelihood")
 BATCH = 10
 # Largest number of rounds, each of training and prediction of missing classes; most end earlier.
 COMPLETIONS = 5
-# Relative duality gap, with bounds of a relaxation, from which on searches prove better bounds
-# (scripts/bench/snakes.py).
+# From this relative duality gap on, searches prove better bounds than relaxations (scripts/bench/snakes.py).
 RELAXED_GAP = 0.2
 
 
@@ -218,8 +217,7 @@ class GraphClassifier(TrainedEstimator):
     def _train(
         self, rows: GraphRows, labels: list[np.ndarray], given: list[np.ndarray], weights: np.ndarray | None
     ) -> None:
-        """Train on complete classes ``labels``; nodes with missing class in ``given`` have no Hamming
-        loss."""
+        """Train on complete ``labels``; nodes whose class is missing in ``given`` have no Hamming loss."""
         if self.objective == "hinge":
             state = self._least_hinge(rows, labels, [each >= 0 for each in given], weights)
             flat_weights, self.is_exact_ = state.weights.features, False
@@ -238,8 +236,7 @@ class GraphClassifier(TrainedEstimator):
     def _least_hinge(
         self, rows: GraphRows, labels: list[np.ndarray], known: list[np.ndarray], weights: np.ndarray | None
     ) -> Any:
-        """Minimise the hinge, first with relaxations, near the optimum with searches; return the last
-        state."""
+        """Minimise the hinge by relaxations, and near the optimum by searches; return the last state."""
         seed, tol = self._seed(), max(self.tol, RELAXED_GAP)
         problem = hinge_problem(rows, labels, C=self.C, known=known, sample_weight=weights)
         with self._progress() as tell:

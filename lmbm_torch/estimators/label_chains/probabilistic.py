@@ -349,8 +349,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             the label set, including known labels.
 
         Raises:
-            ValueError: there are rules, and a label has more than two classes; or ``top_k`` is above 1 with
-                ``search="beam"``.
+            ValueError: there are rules, but a label has three or more classes; or ``top_k > 1`` with a beam.
         """
         check_parameters(self)
         if (rules := self._rules(constraints)) is not None:

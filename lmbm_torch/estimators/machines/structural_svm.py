@@ -69,7 +69,7 @@ CLAIMED_SHARE = 0.6
 # cannot be proven, a smaller gap doubles the time without gain (scripts/bench/structural_labels.py).
 CLAIMED_GAP = 0.01
 # EXACT: exact decoders. For these decoders and up to SUMMED labels, smoothed hinges are used if feature
-# columns # have unlike units, or if losses are steep and there are at least ROWS_A_COLUMN rows per column.
+# columns have unlike units, or if losses are steep and there are at least ROWS_A_COLUMN rows per column.
 EXACT, SUMMED, ROWS_A_COLUMN = ("auto", "exact", "viterbi"), 14, 15
 ITERATIONS_A_PASS = smoothing.ITERATIONS_AT_ONCE
 # If L-BFGS on smoothed hinges ends above the tolerance, Frank–Wolfe is tried for TRIED passes, or for VISITS

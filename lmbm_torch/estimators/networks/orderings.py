@@ -27,7 +27,7 @@ from lmbm_torch.solvers.networks.problems import Features
 
 FOLDS = 5
 # Number of folds and relative duality gap for orders by kernel classifiers: five folds and smaller gaps
-# change # the order no more than different folds do (Kendall's tau 0.92 and 0.94), but double the time.
+# change the order no more than different folds do (Kendall's tau 0.92 and 0.94), but double the time.
 KERNEL_FOLDS = 3
 KERNEL_TOL = 0.2
 

@@ -33,7 +33,6 @@ def learn_along(
 
     Args:
         path: earlier fit from which ``learn`` starts; not used if labels are missing.
-        learn: function that trains the classifier from a path and complete labels.
         labels: (instances, labels) in {0, 1}, NaN for missing labels.
     """
     if not np.isnan(labels).any():

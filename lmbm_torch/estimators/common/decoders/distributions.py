@@ -66,10 +66,9 @@ class NetworkMixture:
     def decode(
         self, measure: str, known: Tensor | None, rules: Constraints | None, limits: Mapping[str, Any]
     ) -> Decoding:
-        """Return the label sets with the largest expected value of a metric.
+        """Return the label sets with the largest expected exact match, Hamming, F1 or Jaccard.
 
         Args:
-            measure: ``"exact_match"``, ``"hamming"``, ``"f1"`` or ``"jaccard"``.
             known: (instances, labels) in {0, 1}, known labels; NaN for labels to decode.
             limits: limits of :func:`~lmbm_torch.inference.search.mixture.decode`.
         """
