@@ -93,8 +93,8 @@ def belief_weights(
 ) -> tuple[np.ndarray, Rule, float]:
     """Return the weights for averaging the members' probabilities, the decision rule, and the metric's value.
 
-    Each label has a threshold of its own if such thresholds are better than a common threshold in folds from
-    which the thresholds were not learned.
+    Each label has a separate threshold if separate thresholds are better than a common threshold on folds
+    from which the thresholds were not learned.
 
     Args:
         metric: name of the metric to maximise.

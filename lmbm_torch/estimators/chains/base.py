@@ -283,7 +283,7 @@ def _of_similar_length(lengths: np.ndarray, num_classes: int) -> Iterator[np.nda
 
 
 def _column_names(X: Any) -> np.ndarray | None:
-    """Return the names of the columns of data frames; None for other sequences.
+    """Return the column names if sequences are data frames; None if sequences are arrays.
 
     Raises:
         ValueError: data frames have different columns, or there are data frames and arrays.

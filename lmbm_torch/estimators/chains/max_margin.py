@@ -25,8 +25,7 @@ _GRAM_BYTES = 2**26
 # Smoothed hinges are faster than Frank–Wolfe if length · positions / number of weights is larger: Frank–Wolfe
 # needs more passes for longer chains (measured for lengths from 1 to 700).
 _MANY = 15
-# Limit for length · positions / number of weights, in place of _MANY, if columns have unlike units or C is
-# large.
+# Replaces the limit _MANY if columns have different units or C is large, because dual steps then gain little.
 _ENOUGH = 2
 
 
@@ -84,10 +83,10 @@ def _weights_of_features(
     options: dict[str, Any],
     solve: Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray, Any]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
-    """Train with a linear kernel in the dual; return weights, intercepts, transitions and last state.
+    """Train with a linear kernel; return weights (classes, features), intercepts, transitions, last state.
 
     Args:
-        solve: function that solves the dual: :func:`_duals_of_values` or :func:`_free_duals`.
+        solve: function for training in the dual: :func:`_duals_of_values` or :func:`_free_duals`.
     """
     X, back = merged(X)
     C = estimator.C_

@@ -338,7 +338,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return targets.label_values(np.asarray(labels), self._label_classes)
 
     def _codes(self, name: str, labels: Any) -> np.ndarray:
-        """Convert labels (instances, labels) in the values given to ``fit`` to {0, 1, NaN}."""
+        """Convert labels (instances, labels) in the values of ``fit`` to codes in {0, 1, NaN}."""
         return targets.label_codes(name, labels, self._label_classes, allow_missing=True)
 
     def _known_codes(self, known: Any) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""Contributions of features and labels to fields (half log-odds), and explanations by changed answers."""
+"""Contributions of features and labels to fields (half log-odds), and effects of changed features."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Contributions:
         from_labels: (labels, labels); row i holds the contributions to label i.
         units: (labels,), the unit of each field, see
             :class:`~lmbm_torch.estimators.explain.explanations.LabelExplanation`.
-        whose: name of the explained classifier, if several classifiers answer together.
+        whose: name of the explained classifier, if several classifiers predict together.
     """
 
     fields: np.ndarray

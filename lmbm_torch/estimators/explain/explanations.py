@@ -1,4 +1,4 @@
-"""Explanations of answers: contributions to fields, and what would change the answers."""
+"""Explanations of predicted labels: contributions to fields, and changes that alter the prediction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
     @classmethod
     def of(cls, labels: np.ndarray) -> Answer:
-        """Return an answer with labels and an unknown objective."""
+        """Build an answer from labels (1, labels), with an unknown objective."""
         return cls(torch.from_numpy(labels), torch.full((1,), torch.nan, device="cpu"))
 
 
@@ -80,7 +80,7 @@ class Explanation(Mapping[str, LabelExplanation]):
         by_feature: for the features with the largest contributions, the labels that change if only this
             feature is set to the reference, with the new values.
         rules: the rules, as text, that a prediction without rules would break.
-        fields_of: name of the explained classifier, if several classifiers answer together.
+        fields_of: name of the explained classifier, if several classifiers predict together.
     """
 
     by_label: tuple[LabelExplanation, ...]
@@ -143,7 +143,7 @@ class Explanation(Mapping[str, LabelExplanation]):
             yield f"{label.name} = {label.value}", _because(label), _told_otherwise(label)
 
     def remarks(self) -> list[str]:
-        """Return texts on the features that change the answer, on rules, and on the explained classifier."""
+        """Return texts on features that change the prediction, on rules, and on the explained classifier."""
         changing = [
             f"{name} at its reference: {_changes(changes)}"
             for name, changes in self.by_feature.items()

@@ -56,8 +56,8 @@ class GraphClassifier(TrainedEstimator):
 
     * ``"hinge"`` minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] by
       block-coordinate Frank–Wolfe. The labellings come from dual ascent, near the optimum from branch and
-      bound. The gap is certified: a hinge that is not proven counts by the bound found, such as the bound of
-      the local polytope of a graph with cycles.
+      bound. The gap is certified: a hinge that is not proven enters the gap with an upper bound, such as the
+      bound of the local polytope of a graph with cycles.
     * ``"likelihood"`` minimises ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS. Narrow graphs have exact log
       partitions and a certified distance from the optimum; wide graphs have the Bethe approximation.
 

@@ -191,7 +191,7 @@ class LabelByLabel(BaseEstimator):
         return self
 
     def _fitted(self, X: Any, labels: np.ndarray, options: dict[str, np.ndarray]) -> Any:
-        """Return a copy fitted to a label; for a label with only one known value, return the value (or 0)."""
+        """Return a copy fitted to a label, or the label's value if known values are equal (0 if none)."""
         known = ~np.isnan(labels)
         own = labels[known].astype(np.int64)
         if own.min(initial=1) == own.max(initial=0) or not len(own):

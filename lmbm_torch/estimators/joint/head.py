@@ -74,7 +74,7 @@ class JointHead(StructuredClassifier):
         num_orders: number of networks in the mixture, each with a different order of the labels.
         clip: probabilities are clipped to [clip, 1 − clip], because forests may return exactly 0 and 1.
         random_state: seed for the folds, the orders and the samples.
-        constraints: rules that all answers and probabilities obey, as text or objects
+        constraints: rules that all predictions and probabilities obey, as text or objects
             (:mod:`lmbm_torch.constraints`, with hierarchies); training ignores rules.
 
     Attributes:

@@ -28,7 +28,7 @@ class LabelBoostingClassifier(DecodingClassifier[DirectedEnergy]):
 
     XGBoost grows one tree in each round, with a value for each label in each leaf (Chen and Guestrin 2016;
     ``multi_strategy="multi_output_tree"``). The loss is the log loss of the known labels: only known labels
-    decide about splits and values of leaves. Features that are 0 count as missing, in dense and in sparse X;
+    decide about splits and values of leaves. Features that are 0 are treated as missing, also in dense X;
     each split sends missing features to the side with the larger gain. Needs the extra ``boosting``.
 
     Args:

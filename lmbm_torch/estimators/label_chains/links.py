@@ -287,7 +287,7 @@ def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
     """Append labels to features: one column for a label of two classes, else a column for each class.
 
     Args:
-        X: features: an array, a sparse matrix or a data frame; the answer has the same form.
+        X: features: an array, a sparse matrix or a data frame; the result has the same form.
         codes: (instances, labels).
         states: number of classes of each label.
     """

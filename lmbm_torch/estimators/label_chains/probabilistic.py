@@ -210,7 +210,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         class_weight: ``"balanced"``, a dictionary of weights by class or None, for all labels; or a list with
             such a setting for each label.
         random_state: seed for random orders, for samples, and for links without a seed.
-        constraints: rules that all answers and probabilities obey, as text or objects
+        constraints: rules that all predictions and probabilities obey, as text or objects
             (:mod:`lmbm_torch.constraints`), if all labels have two classes; a label is true if it has the
             second class. Training ignores rules.
 

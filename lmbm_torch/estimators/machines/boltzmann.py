@@ -59,7 +59,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         cliques: ``"pairwise"``, or sets of labels, or tied cliques, with ``groups`` and ``clique_features``;
             see :class:`~lmbm_torch.models.BoltzmannMachine`.
         decoder: ``"exact"`` (enumeration), ``"integer_program"``, ``"lp_relaxation"`` (rounded), or
-            ``"auto"``: the routine that :func:`lmbm_torch.inference.decode_hinge` chooses. The answer is
+            ``"auto"``: the routine that :func:`lmbm_torch.inference.decode_hinge` chooses. The result is
             proven unless a search over many labels reaches the node limit; see ``decode(X).status``.
         solver: ``"proximal_newton"``, or ``"dual_coordinate"``, the paper's solver, which is much slower with
             coupled labels, but needs no (instances, instances) matrix.
@@ -72,7 +72,8 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         device: device of predictions except searches, such as ``"cuda"``; training is on the CPU.
         verbose: 1 for a progress bar with the duality gap (needs rich); 0 for no bar.
         random_state: seed for the order in which the coordinate solver visits instances.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`). Training
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`).
+            Training
             ignores rules: margins compare label sets that differ in a single label, and a rule such as
             ``exactly_one`` never allows both label sets.
 

@@ -148,8 +148,8 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
             float64 on the CPU, float32 on a GPU, where float64 is several times to tens of times as slow.
         verbose: 1 for a progress bar with the loss (needs rich); 0 for no bar.
         random_state: seed for the initial weights, the order of the instances and Gibbs sampling.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
-            ignores rules.
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`);
+            training ignores rules.
 
     Attributes:
         C_: the weight of the losses.

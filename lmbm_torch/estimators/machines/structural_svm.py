@@ -145,8 +145,8 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         graph: coupled pairs: ``"full"`` (all pairs), ``"chain"`` (neighbouring columns), or a list of pairs.
         decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
             ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, otherwise
-            :func:`lmbm_torch.inference.decode`, whose answers are proven unless a search over many labels
-            reaches the node limit (``duality_gap_`` allows for unproven answers). With ``"lp_relaxation"``,
+            :func:`lmbm_torch.inference.decode`, whose results are proven unless a search over many labels
+            reaches the node limit (``duality_gap_`` allows for unproven results). With ``"lp_relaxation"``,
             training solves a relaxed problem, to which ``duality_gap_`` refers, and predictions are rounded.
             Or a function, see :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
         loss: the loss Δ in training: ``"hamming"``; a cost for each label (labels,) in the Hamming loss;
@@ -166,7 +166,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         device: device of predictions except searches, such as ``"cuda"``; training is on the CPU.
         verbose: 1 for a progress bar with the duality gap (needs rich); 0 for no bar.
         random_state: seed for the order in which the solver visits instances.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`). In
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`). In
             training, label sets that break rules do not compete with the true labels.
 
     Attributes:

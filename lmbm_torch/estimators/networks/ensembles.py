@@ -59,8 +59,8 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         decoder: the metric that :meth:`predict` optimises, see :class:`LMSBNClassifier`.
         verbose: 1 for a progress bar of the members (needs rich), 0 for none.
         random_state: seed of the orders and of the members.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), added to
-            the rules of ``base``.
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`),
+            added to the rules of ``base``.
 
     Attributes:
         members_: the fitted belief networks.

@@ -92,7 +92,7 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         """Fit the estimator to one part of the instances, and compute the threshold on the other part.
 
         Args:
-            X: instances in the estimator's form.
+            X: instances in the form that the estimator takes.
             y: (instances, labels), NaN for missing labels if the estimator takes NaN. Only instances without
                 missing labels are held out, and the guarantee holds for such instances.
 

@@ -206,7 +206,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """Return log P(Y | x, Y obeys all rules), (instances,); −∞ if Y breaks a rule.
 
         Args:
-            X: instances in the estimator's form.
+            X: instances in the form that the estimator takes.
             Y: (instances, labels), label vectors in the values of ``fit``.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Hierarchical multi-label classification by any classifier; all answers obey the hierarchy."""
+"""Hierarchical multi-label classification by any classifier; all predictions obey the hierarchy."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         """Fit the estimators to instances and labels.
 
         Args:
-            X: instances in the estimator's form.
+            X: instances in the form that the estimator takes.
             y: (instances, labels) in {0, 1}; a label is present only if the parent is. NaN for missing labels
                 if the estimator takes NaN. The column names of a data frame are kept.
 
@@ -334,7 +334,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         """Explain the labels of one instance.
 
         Args:
-            X: one instance in the estimator's form.
+            X: one instance in the form that the estimator takes.
             reference: (features,), values of features that are left out, and the baseline for contributions
                 to linear classifiers; by default the training means.
             num_features: number of features to set to the reference, one at a time, to see which labels

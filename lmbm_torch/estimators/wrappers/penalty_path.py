@@ -75,8 +75,8 @@ class PenaltyPathClassifier(StructuredClassifier):
         scoring: a score as in scikit-learn; by default the exact match.
         verbose: 1 for a progress bar over all fits (needs rich); 0 for no bar.
         random_state: seed for the folds, and for a base without a seed.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), added to
-            the rules of ``base``.
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`),
+            added to the rules of ``base``.
 
     Attributes:
         Cs_: (values,), ascending: numbers, or multiples of ``"scale"``.
@@ -171,7 +171,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return the capabilities of the base."""
+        """Return what the base can do, such as decoding under rules; see :class:`Capabilities`."""
         return self._latest.capabilities
 
     @answer_call
