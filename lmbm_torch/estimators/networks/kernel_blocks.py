@@ -81,7 +81,7 @@ def held_out(
 def stage_solved(
     problems: KernelLabelProblems, state: KernelState, *, tol: float, max_iter: int, seed: int
 ) -> KernelState:
-    """Train all labels of the current stage in parallel; return the state, as :func:`solvers.base.run`."""
+    """Train the stage's labels in parallel, and return the same state as :func:`solvers.base.run`."""
     assert state.stage is not None
     end, limits = state.num_iters + max_iter, {"tol": tol, "seed": seed}
     labels = np.array(state.stage)[unsolved(state, state.stage, tol)]
