@@ -1,4 +1,4 @@
-"""Classifiers of one class per instance: kernel logistic regression, and the SVM of Crammer and Singer."""
+"""Classifiers with a single class for each instance: kernel logistic regression and multi-class SVM."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class KernelLogisticRegression(MultiClassClassifier):
 
     Attributes:
         classes_: the classes.
-        dual_coef_: (classes, instances), C_ s_i (δ_iy − α_iy).
+        dual_coef_: (classes, instances), coefficients of kernel values, C_ s_i (δ_iy − α_iy).
         X_fit_: the training instances with a positive weight; None for ``precomputed``.
         C_, gamma_: the values of C and gamma as numbers.
         objective_: the primal objective.
@@ -90,7 +90,7 @@ class KernelLogisticRegression(MultiClassClassifier):
         """
         X, codes, weight = self._validate_fit(X, y, sample_weight)
         weight = np.ones(len(codes)) if weight is None else weight
-        # Instances of weight 0 are left out: they have no dual variables.
+        # Leave out instances of weight 0, which have no dual variables.
         used = np.flatnonzero(weight)
         self.kernel_ = Kernel.of(self, X, weight, self.device)
         self.gamma_ = self.kernel_.gamma
@@ -125,7 +125,7 @@ class KernelLogisticRegression(MultiClassClassifier):
 
 
 class MultiClassSVM(MultiClassClassifier):
-    """A multi-class SVM of Crammer and Singer, a max-margin chain of one position; of two classes the SVM.
+    """The multi-class SVM of Crammer and Singer; for two classes, the usual SVM.
 
     Training minimises ½‖w‖² + C Σ max_y [1{y ≠ y_l} + ⟨w_y − w_{y_l}, φ(x_l)⟩]
     (max_margin_markov_networks_survey_2003, section 6); intercepts are regularised like other weights. The

@@ -1,8 +1,8 @@
 """Beliefs of fitted classifiers: the probabilities needed for expected F1 and for thresholds.
 
-Beliefs are P(y_i = 1, |y| = s), (instances, labels, sizes) for s = 1, 2, …: the label set of largest expected
-F1 is a function of the beliefs (Dembczyński et al. 2011), and sums over sizes are the marginals. Beliefs are
-linear in the distribution of the labels: beliefs of a mixture are the mean of its members' beliefs.
+Beliefs are P(y_i = 1, |y| = s) for each label i and each number s = 1, 2, … of present labels, an array
+(instances, labels, sizes). Sums over sizes are the marginals P(y_i = 1); the label set of largest expected F1
+is computed from beliefs (Dembczyński et al. 2011). Beliefs of a mixture are the members' mean beliefs.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsC
 from lmbm_torch.inference.sampling import ancestral
 
 Beliefs = np.ndarray
-"""(instances, labels, sizes), float32."""
+"""P(y_i = 1, |y| = s) for labels i and sizes s of the label set: (instances, labels, sizes), float32."""
 
-# Largest counted number of labels (larger label sets count as this size, because tables grow with it), and
-# number of labels beyond which sizes are not counted.
+# MAX_SIZE: larger label sets are treated as label sets of this size, to limit memory.
+# MANY_LABELS: with more labels, beliefs keep only the marginals, without sizes.
 MAX_SIZE, MANY_LABELS = 30, 128
-# Samples of a belief network and of a chain, whose links predict for every sample.
+# Number of samples from a belief network, and from a classifier chain, where each sample is more expensive.
 NETWORK_DRAWS, CHAIN_DRAWS = 300, 30
 
 
 def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
-    """Return the beliefs of a fitted pipeline; None without probabilities."""
+    """Return the beliefs P(y_i = 1, |y| = s) of a fitted pipeline; None if it has no probabilities."""
     model, X = pipeline[-1], pipeline[:-1].transform(X)
     if isinstance(model, LabelSetClassifier):
         return _of_label_sets(model.label_set_proba(X), model.labellings_)
     if isinstance(model, (IndependentLabelsClassifier, LabelBoostingClassifier, LabelForestClassifier)):
-        # A field is half the log-odds.
+        # Unary fields are half the log-odds, so the sigmoid of twice the field is the probability.
         return of_marginals(torch.sigmoid(2 * model.energy(X).unary).numpy())
     if isinstance(model, DecodingClassifier):
         energies = model.calibrated(model.energies(X))
@@ -53,22 +53,22 @@ def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
 
 
 def marginals(beliefs: Beliefs) -> np.ndarray:
-    """Return P(y_i = 1), (instances, labels)."""
+    """Sum P(y_i = 1, |y| = s) over sizes s; return P(y_i = 1), (instances, labels)."""
     return beliefs.sum(-1)
 
 
 def of_marginals(probabilities: np.ndarray) -> Beliefs:
-    """Compute the beliefs of independent labels, with a Poisson-binomial number of labels.
+    """Compute P(y_i = 1, |y| = s) for independent labels, where |y| is Poisson-binomial.
 
     Args:
-        probabilities: (instances, labels).
+        probabilities: P(y_i = 1), (instances, labels).
     """
     count, labels = probabilities.shape
     sizes = _sizes(labels)
     if sizes == 1:
         return probabilities.astype(np.float32)[..., None]
     found = np.zeros((count, labels, sizes), np.float32)
-    # P(number of earlier labels), combined with P(number of later labels): all labels but the current one.
+    # ``front`` holds P(number of present labels) before each label; ``behind`` is P(number after the label).
     none = np.eye(1, sizes).repeat(count, 0)
     front = [none]
     for label in range(labels - 1):
@@ -82,7 +82,7 @@ def of_marginals(probabilities: np.ndarray) -> Beliefs:
 
 
 def _with_one_more(numbers: np.ndarray, probability: np.ndarray) -> np.ndarray:
-    """Add a label of probability (instances, 1) to P(number), (instances, sizes)."""
+    """Update P(number of present labels), (instances, sizes), for a further label of this probability."""
     moved = numbers * probability
     found = numbers - moved
     found[:, 1:] += moved[:, :-1]
@@ -91,7 +91,7 @@ def _with_one_more(numbers: np.ndarray, probability: np.ndarray) -> np.ndarray:
 
 
 def _of_both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Compute P(number) of the sum of two independent numbers, (instances, sizes)."""
+    """Return the distribution of the sum of two independent numbers of labels, (instances, sizes)."""
     found = np.zeros_like(first)
     for number in range(first.shape[1]):
         share = second[:, number, None]
@@ -101,7 +101,7 @@ def _of_both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _of_draws(energies: Any, draws: int) -> Beliefs:
-    """Estimate the beliefs of an equal mixture of directed models."""
+    """Estimate the beliefs of an equally weighted mixture of directed models, by ancestral sampling."""
     generator = torch.Generator().manual_seed(0)
     share = -(-draws // len(energies))
     drawn = [ancestral.sample(energy, share, generator=generator) for energy in energies]
@@ -110,7 +110,7 @@ def _of_draws(energies: Any, draws: int) -> Beliefs:
 
 
 def _of_label_sets(probabilities: np.ndarray, labellings: np.ndarray) -> Beliefs:
-    """Compute the beliefs of label sets (sets, labels) with probabilities (instances, sets)."""
+    """Compute the beliefs from the probabilities (instances, sets) of label sets (sets, labels)."""
     labels = torch.from_numpy(labellings).float()
     by_size = labels[:, :, None] * _size_indicators(labels)[:, None, :]
     return (
@@ -123,7 +123,7 @@ def _sizes(num_labels: int) -> int:
 
 
 def _size_indicators(labels: torch.Tensor) -> torch.Tensor:
-    """Return whether label sets (…, labels) have certain sizes, (…, sizes)."""
+    """Return one-hot encoded sizes (…, sizes) of label sets (…, labels), for sizes from 1 on."""
     most = _sizes(labels.shape[-1])
     sizes = labels.sum(-1, keepdim=True).clamp(max=most)
     return (sizes == torch.arange(1, most + 1, device="cpu")).float()

@@ -1,4 +1,4 @@
-"""Convex mixtures of fitted classifiers: mean beliefs, or the answer of largest expected measure."""
+"""Convex mixtures of fitted classifiers: by mean probabilities, or by a choice among the predictions."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from lmbm_torch.estimators.automatic.rules import Rule, best_thresholds, held_ou
 from lmbm_torch.estimators.automatic.search import Search, Trial
 from lmbm_torch.estimators.common.measures import agreement, measure
 
-# Number of greedy additions; a member may be added twice.
+# Number of steps of the greedy choice of weights; each step adds a member, also one added before.
 MAX_ADDED = 8
-# Members within this many standard errors of the best count as equally good.
+# Members whose score is within this many standard errors of the best score are treated as equally good.
 AS_GOOD = 2.0
-# Measures for which a threshold for each label, chosen by the label's F1, may beat a common threshold.
+# Metrics for which a threshold for each label, chosen by the label's F1, may be better than a common one.
 OF_SINGLE_LABELS = {"macro_f1"}
 
 Worth = np.ndarray
-"""(members, members, instances): what each member expects of the answer of each."""
+"""Array with the metric that member i expects for member j's prediction for instance n in entry (i, j, n)."""
 
 
 def worth(
     metric: str, models: Sequence[Any], answers: Sequence[np.ndarray], X: Any, scores: Sequence[float]
 ) -> Worth:
-    """Return the expected metric of each answer, model by model.
+    """Return the metric that each model expects for each model's predictions, (models, models, instances).
 
-    For exact match the value is the probability of the answer; a model without probabilities gives its own
-    answer the held-out share of right instances, and 0 to different answers. For other metrics the value is
-    the agreement with the model's own answer.
+    For exact match the value is the prediction's probability under the model; a model without probabilities
+    expects its held-out score for predictions equal to its own, and 0 for different ones. For other metrics
+    the value is the agreement of the prediction with the model's own prediction.
 
     Args:
-        models: pipelines.
-        answers: (instances, labels), of each model.
-        scores: of each model, the metric over held-out instances.
+        models: fitted pipelines.
+        answers: predicted labels (instances, labels) of each model.
+        scores: the metric's value for each model over held-out instances.
     """
     own = [np.array([agreement(metric, mine, each) for each in answers]) for mine in answers]
     if metric != "exact_match":
@@ -56,10 +56,10 @@ def _probability(model: Any, answers: Sequence[np.ndarray], X: Any) -> np.ndarra
 
 
 def chosen(weights: np.ndarray, worths: Worth, answers: Sequence[np.ndarray]) -> np.ndarray:
-    """Return for each instance the answer of largest mixed worth; the heavier member's in case of ties.
+    """Return for each instance the prediction with the largest weighted mean of expected metrics.
 
     Args:
-        weights: (members,).
+        weights: (members,), the members' weights; among equal means the heavier member's prediction is taken.
     """
     mixed = np.einsum("m,man->an", weights, worths)
     mixed[weights == 0] = -np.inf
@@ -74,10 +74,10 @@ def mixture_weights(
     answers: Sequence[Sequence[np.ndarray]],
     truths: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, float]:
-    """Return weights of the members for a choice among their answers, and the measure of the mixture.
+    """Return the members' weights for :func:`chosen`, and the metric's value for the mixture.
 
     Args:
-        worths, answers, truths: of each fold.
+        worths, answers, truths: for each fold the expected metrics, the predictions and the true labels.
     """
     truth = np.concatenate(truths)
 
@@ -93,8 +93,8 @@ def belief_weights(
 ) -> tuple[np.ndarray, Rule, float]:
     """Return the weights for averaging the members' probabilities, the decision rule, and the metric's value.
 
-    Each label has a threshold of its own if such thresholds are better than a common threshold in folds from
-    which the thresholds were not learned.
+    Each label has a separate threshold if separate thresholds are better than a common threshold on folds
+    from which the thresholds were not learned.
 
     Args:
         metric: name of the metric to maximise.
@@ -122,7 +122,7 @@ def belief_weights(
 
 
 def pooled(weights: np.ndarray, members: Sequence[Beliefs]) -> Beliefs:
-    """Return the beliefs of the mixture."""
+    """Return the mixture's beliefs P(y_i = 1, |y| = s): the weighted mean of the members' beliefs."""
     mixed = np.zeros(members[0].shape)
     for weight, each in zip(weights, members, strict=True):
         mixed += weight * each
@@ -130,19 +130,19 @@ def pooled(weights: np.ndarray, members: Sequence[Beliefs]) -> Beliefs:
 
 
 def standard_error(score: float, count: int) -> float:
-    """Return the standard error of a share of ``count`` instances, an approximation for other measures."""
+    """Return the standard error of a share of ``count`` instances; for other metrics an approximation."""
     return float(np.sqrt(max(score * (1 - score), 0.0) / count))
 
 
 def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int) -> tuple[np.ndarray, float]:
-    """Return weights of large value, by greedy selection (Caruana et al. 2004).
+    """Maximise ``value`` over mixture weights by greedy selection (Caruana et al. 2004).
 
-    The start are all members within two standard errors of the best value, which the data cannot tell apart.
-    Then the member with the largest resulting value is added again and again. The result is the best mixture
-    on the way, the first of equal ones; or the best member, if better by more than the standard error.
+    The first mixture holds all members within two standard errors of the best value. Each step adds the
+    member with which the mixture has the largest value. Return the weights and value of the best mixture
+    found; or of the best single member, if better by more than a standard error.
 
     Args:
-        instances: number of instances of the values.
+        instances: number of instances from which ``value`` is computed.
     """
     alone = np.array([value(member) for member in np.eye(members)])
     error = standard_error(alone.max(), instances)
@@ -151,7 +151,7 @@ def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int
     for _ in range(MAX_ADDED):
         trials = counts + np.eye(members)
         values = np.array([value(trial / trial.sum()) for trial in trials])
-        # Of equally good trials take the member added least: a new member may make later ones useful.
+        # Among equally good members add the least used: a new member may make later additions useful.
         equal = values == values.max()
         counts = trials[int(np.where(equal, counts, np.inf).argmin())]
         if values.max() > best:
@@ -163,12 +163,12 @@ def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int
 
 @dataclass(frozen=True)
 class Choice:
-    """The result of the choice, to be trained on all instances.
+    """The chosen mixture, whose members are then trained on all instances.
 
     Args:
-        members: trials with positive weights of sum 1.
-        rule: function from the members' mean beliefs to answers; None for the members' own answers.
-        score: cross-validated.
+        members: pairs of a trial and its positive weight; weights sum to 1.
+        rule: decision rule that chooses labels from the mean probabilities; None to choose among predictions.
+        score: cross-validated value of the metric.
     """
 
     members: list[tuple[Trial, float]]
@@ -177,10 +177,10 @@ class Choice:
 
 
 def choose(search: Search, trials: Sequence[Trial]) -> Choice:
-    """Return a mixture of the trials, or the first trial if better by more than a standard error.
+    """Return a mixture of the trials, or only the best trial if better by more than a standard error.
 
     Args:
-        trials: best first; all know the folds of the first.
+        trials: the trials, best first, all fitted to the same folds.
     """
     best = trials[0]
     alone = Choice([(best, 1.0)], best.decoder if isinstance(best.decoder, Rule) else None, best.score)
@@ -210,7 +210,7 @@ def _of_answers(search: Search, trials: Sequence[Trial]) -> Choice:
     answers, worths, truths = [], [], []
     scores = [trial.score for trial in trials]
     for fold in sorted(trials[0].models):
-        # Rules need beliefs, and no trial here has beliefs.
+        # Here each trial's decoder is a text or None, because without probabilities there are no rules.
         models = [with_decoder(trial.models[fold], cast("str | None", trial.decoder)) for trial in trials]
         answers.append([trial.answers[fold, trial.decoder] for trial in trials])
         worths.append(worth(search.metric, models, answers[-1], X[search.held_out(trials[0], fold)], scores))

@@ -1,4 +1,4 @@
-"""Candidates of the automatic choice: families of the library and common baselines."""
+"""Candidate classifiers of the automatic choice, by family: classifiers of the library and baselines."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.recipe import root_mean_square
 from lmbm_torch.kernels.threads import single_threaded
 
-# Boltzmann machines of more labels train slowly and are decoded within limits.
+# Largest number of labels for Boltzmann machines: with more, training is slow and decoding may not be exact.
 MAX_MACHINE_LABELS = 10
-# Trees of a forest, and of each forest of a chain.
+# Number of trees in a forest, and in the forest of each link of a classifier chain.
 TREES, LINK_TREES = 100, 30
-# The metric of a joint head for each measure, and the folds of its base.
+# Name of the searched metric → the metric for which a joint head (a model of label dependence) is trained.
 HEAD_METRICS = {
     **{name: name for name in ("exact_match", "hamming", "jaccard", "macro_f1", "micro_f1", "log_loss")},
     "sample_f1": "f1",
 }
 HEAD_FOLDS = 3
-# Networks of more labels take a head longer than most families' training.
+# With more labels, joint heads model only the number of labels, because pairwise heads would be slow.
 MAX_HEAD_LABELS = 30
-# The family of thresholds on independent labels, of which every setting is tried first for many labels.
+# The name of the family of independent labels; with many labels, the search tries this family first.
 INDEPENDENT = "logistic regressions"
-# Prefixes of a chain's beam search; each label costs a call of the link's classifier.
+# Beam width of a classifier chain's search; each label costs a call of the link's classifier.
 BEAM = 10
 
 
@@ -60,10 +60,10 @@ class Candidate:
 
     Args:
         family: name of the family.
-        settings: differences within the family, as text.
-        pipeline: unfitted; scaling of the features, and the model.
-        decoders: values of the model's parameter ``decoder``, all tried on one fit; None without the
-            parameter. Rules on the probabilities are tried in addition.
+        settings: text that tells candidates of a family apart, such as ``"C=1"``.
+        pipeline: unfitted pipeline of feature scalings and the model.
+        decoders: values of the model's parameter ``decoder``, all tried on the same fitted model; ``(None,)``
+            if the model has no such parameter. Decision rules for probabilities are tried in addition.
     """
 
     family: str
@@ -72,12 +72,12 @@ class Candidate:
     decoders: tuple[str | None, ...]
 
     def unfitted(self, decoder: str | None = None) -> Pipeline:
-        """Return an unfitted copy."""
+        """Return an unfitted copy of the pipeline, with the decoder set."""
         return with_decoder(cast(Pipeline, clone(self.pipeline)), decoder)
 
 
 def with_decoder(pipeline: Pipeline, decoder: str | None) -> Pipeline:
-    """Set the decoder of a pipeline's model, if not None."""
+    """Set the decoder of the pipeline's model in place, unless ``decoder`` is None; return the pipeline."""
     if decoder is not None:
         pipeline[-1].set_params(decoder=decoder)
     return pipeline
@@ -85,9 +85,9 @@ def with_decoder(pipeline: Pipeline, decoder: str | None) -> Pipeline:
 
 @single_threaded()
 def fitted(pipeline: Any, X: Any, labels: np.ndarray) -> Any:
-    """Fit a pipeline without warnings about label axes.
+    """Fit a pipeline, without warnings about the shape of the labels.
 
-    A label without a known value counts as never present.
+    A label without any known value is set to 0 for all instances.
     """
     labels = np.where(np.isnan(labels).all(0), 0, labels)
     with warnings.catch_warnings():
@@ -96,7 +96,7 @@ def fitted(pipeline: Any, X: Any, labels: np.ndarray) -> Any:
 
 
 def answers_of(pipeline: Any, X: Any) -> np.ndarray:
-    """Return the labels (instances, labels) of a fitted pipeline, also for the flat answers of trees."""
+    """Predict labels (instances, labels), also if the classifier returns a flat array for a single label."""
     found = np.asarray(pipeline.predict(X)).astype(np.int64)
     return found.reshape(len(found), -1)
 
@@ -110,14 +110,14 @@ def candidates(
     seed: int,
     given: Sequence[tuple[str, Any]] = (),
 ) -> list[Candidate]:
-    """Return one setting of each family in turn, cheap families first.
+    """Return the candidates: the first setting of each family, then the second, …; cheap families first.
 
     Args:
-        given: names and estimators of the user, each two families: the estimator with its probabilities, and
-            a joint head over the estimator.
+        given: names and estimators from the user. Each gives two candidates: the estimator itself, and a
+            joint head (a model of label dependence) on top of the estimator.
 
     Raises:
-        ValueError: an unknown family, a name that is taken, or no candidate for these data.
+        ValueError: a family is unknown, a name is already taken, or no family suits the data.
     """
     for name in families or ():
         if name not in FAMILIES:
@@ -128,7 +128,7 @@ def candidates(
             raise ValueError(f"candidates: expected names of their own, got {name!r} twice")
     named = [every for name, every in FAMILIES.items() if families is None or name in families]
     chosen = [every(metric, num_labels, is_sparse, seed) for every in named]
-    # Behind the cheapest family.
+    # Insert the user's estimators after the first, cheapest family.
     chosen[1:1] = [_of_user(name, estimator, metric, num_labels, seed) for name, estimator in given]
     found = [each for each in chain.from_iterable(zip_longest(*chosen)) if each is not None]
     if not found:
@@ -140,10 +140,10 @@ def candidates(
 
 
 class UnitMeanSquare(TransformerMixin, BaseEstimator):
-    """A scaling to X / r with r² = mean ‖x‖², so features of any size suit the same C."""
+    """A scaling X / r with r² = mean ‖x‖², so the same C suits features of any magnitude."""
 
     def fit(self, X, y=None):
-        """Compute r; 1 for features of zero."""
+        """Compute r, the root mean square of the norms ‖x‖; if all features are 0, r is 1."""
         rows: Any = validate_data(self, X, accept_sparse="csr")
         self.scale_ = root_mean_square(rows)
         return self
@@ -161,7 +161,7 @@ class UnitMeanSquare(TransformerMixin, BaseEstimator):
 
 
 def _scalings(is_sparse: bool) -> dict[str, tuple[Any, ...]]:
-    """Return the recipe's units of features as steps of a pipeline, the usually best units first."""
+    """Return the feature scalings to try, by name: pipeline steps, the usually best scaling first."""
     steps = {
         "standardised, unit rows": (StandardScaler(), Normalizer()),
         "[0, 1]": (MinMaxScaler(clip=True), UnitMeanSquare()),
@@ -173,7 +173,7 @@ def _scalings(is_sparse: bool) -> dict[str, tuple[Any, ...]]:
 
 
 def _behind(scaling: tuple[Any, ...], model: Any, kind: type[Pipeline] = Pipeline) -> Pipeline:
-    """Return a pipeline of scalings and a model; a ``CompletingPipeline`` for models of complete labels."""
+    """Return a pipeline of scalings and a model; ``kind`` completes missing labels if the model cannot."""
     return kind([*((f"scale_{place}", step) for place, step in enumerate(scaling)), ("model", model)])
 
 
@@ -182,7 +182,7 @@ def _unscaled(family: str, model: Any, settings: str) -> Candidate:
 
 
 Made = Callable[..., tuple[Any, str]]
-"""One of the recipe's searched settings → a model, and the setting in words."""
+"""A function from a setting, such as C, to the model with this setting and the setting as text."""
 
 
 def _in_all_units(
@@ -192,7 +192,7 @@ def _in_all_units(
     decoders: tuple[str | None, ...] = (None,),
     kind: type[Pipeline] = Pipeline,
 ) -> Iterator[Candidate]:
-    """Yield a candidate for each of the family's searched settings in each of the units of features."""
+    """Yield a candidate for each setting of the family and each scaling of the features."""
     for setting in recipe.SEARCHED[family]:
         for scaling, steps in _scalings(is_sparse).items():
             model, words = made(*setting) if isinstance(setting, tuple) else made(setting)
@@ -200,12 +200,12 @@ def _in_all_units(
 
 
 def _of_network(metric: str) -> tuple[str, ...]:
-    """Return the decoders of belief networks to try; for other measures there are rules."""
+    """Return the decoders to try for belief networks; metrics but exact match also try decision rules."""
     return ("hinge", "exact_match") if metric == "exact_match" else ("hinge",)
 
 
 def _of_user(name: str, estimator: Any, metric: str, num_labels: int, seed: int) -> Iterator[Candidate]:
-    """Yield an estimator of the user, and a joint head over the estimator."""
+    """Yield candidates for a user's estimator: the estimator itself, and a joint head on top of it."""
     base: Any = clone(estimator)
     base.set_params(**seeds_for(base, seed))
     yield Candidate(name, "as given", _behind(("passthrough",), LabelScorer(base)), (None,))
@@ -216,7 +216,7 @@ def _with_head(family: str, base: Any, metric: str, num_labels: int, settings: s
     structure = "auto" if num_labels <= MAX_HEAD_LABELS else "cardinality"
     head = JointHead(HEAD_METRICS[metric], structure=structure)
     model = JointClassifier(base, head, cv=HEAD_FOLDS, random_state=seed)
-    # A family of its own, since a head takes much longer than its base alone.
+    # Make joint heads a separate family, because the search shares time between families and heads are slow.
     name = f"joint head over {family}"
     return Candidate(name, settings, _behind(("passthrough",), model), (None,))
 
@@ -224,7 +224,7 @@ def _with_head(family: str, base: Any, metric: str, num_labels: int, settings: s
 def _logistic_labels(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
     family = INDEPENDENT
     for C in recipe.SEARCHED[family]:
-        # Of the scalings of a linear model the simplest, so the first candidate is cheap.
+        # Use only the simplest scaling, so the first candidate of the search is cheap.
         steps = (MaxAbsScaler(),) if is_sparse else (StandardScaler(),)
         model = LogisticRegression(C=C, solver="liblinear" if is_sparse else "lbfgs", max_iter=1000)
         independent = IndependentLabelsClassifier(model)
@@ -310,7 +310,7 @@ def _powersets(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iter
     def made(kernel: str, C: float) -> tuple[Any, str]:
         return LabelPowersetSVM(C, kernel=kernel), f"{kernel}, C={C:g}"
 
-    # Of more labels almost every row has a label set of its own, and a machine for each pair of label sets.
+    # With more labels almost each row has a different label set, and each pair of label sets needs an SVM.
     if num_labels <= MANY_LABELS:
         yield from _in_all_units("label powerset", is_sparse, made, kind=CompletingPipeline)
 
@@ -322,7 +322,7 @@ def _label_set_forests(metric: str, num_labels: int, is_sparse: bool, seed: int)
 
 
 def _label_set_ridges(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    # The regression chooses among label sets, not among probabilities.
+    # The regression compares predicted label sets, for which log loss is not defined.
     of_labels = "hamming" if metric == "log_loss" else metric
 
     def made(gamma: float) -> tuple[Any, str]:
@@ -332,7 +332,7 @@ def _label_set_ridges(metric: str, num_labels: int, is_sparse: bool, seed: int) 
 
 
 def _sklearn_ensemble() -> Any:
-    """Import scikit-learn's ensembles at use: most users of the estimators need no trees."""
+    """Import scikit-learn's ensembles only when needed: most users of the estimators need no trees."""
     return import_module("sklearn.ensemble")
 
 
@@ -358,22 +358,22 @@ FAMILIES = {
     "chain of boosting": _boosting_chains,
     "Boltzmann machine": _machines,
 }
-"""A family's name → (metric, number of labels, whether features are sparse, seed) → its candidates.
+"""Name of a family → function (metric, number of labels, are features sparse, seed) → candidates.
 
-Label boosting has candidates if XGBoost is installed.
+Label boosting has candidates only if XGBoost is installed.
 """
 
 
-# Relative gap of the completing network; completion needs no exact training.
+# Relative duality gap at which the network that completes labels stops training; a rough fit suffices.
 TOL = 1e-2
 
 
 class CompletingPipeline(Pipeline):
-    """A pipeline for a classifier of complete labels, trained on labels completed by a belief network.
+    """A pipeline that first predicts missing training labels, for classifiers that need complete labels.
 
-    The network is an :class:`LMSBNClassifier` over features of unit length, trained on all known labels;
-    missing labels are decoded given the known labels of the instance. With complete labels the pipeline is
-    scikit-learn's own.
+    An :class:`LMSBNClassifier`, trained on all known labels with features of unit length, decodes the missing
+    labels given the known labels of the instance. With complete labels the pipeline is the same as
+    scikit-learn's.
     """
 
     def fit(self, X: Any, y: Any, **params: Any) -> Self:
@@ -382,7 +382,7 @@ class CompletingPipeline(Pipeline):
 
 
 def completed(X: Any, labels: np.ndarray) -> np.ndarray:
-    """Return labels (instances, labels) as integers, missing labels completed by a belief network."""
+    """Replace missing labels by a belief network's predictions; return integers (instances, labels)."""
     missing = np.isnan(labels)
     rows = np.flatnonzero(missing.any(1))
     if len(rows):

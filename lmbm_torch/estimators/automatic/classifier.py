@@ -1,4 +1,4 @@
-"""Automatic choice of a multi-label classifier within a time budget, by cross-validation over families."""
+"""The automatic choice of a multi-label classifier by cross-validation, within a time budget."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassi
 from lmbm_torch.solvers.networks.problems import Features
 
 Folds = list[tuple[np.ndarray, np.ndarray]]
-# Share of the time budget by which the last training may exceed it.
+# The final training may exceed the time budget by this share of the budget.
 OVERTIME = 0.2
-# Instances of a batch of beliefs.
+# Number of instances whose probabilities are computed at once; limits memory.
 BATCH = 10_000
 
 
 class MemberFields(AnswerFields):
-    """The fields of a fitted mixture: of the heaviest member if additive, otherwise probabilities.
+    """The fields that explain a fitted mixture: the heaviest member's if additive, otherwise probabilities.
 
     Args:
-        model: with ``members_``, pipelines of scalings and classifiers, and ``weights_``.
+        model: fitted mixture with ``members_`` (pipelines of scalings and a classifier) and ``weights_``.
         X, reference: see :class:`AnswerFields`.
     """
 
@@ -74,7 +74,7 @@ class MemberFields(AnswerFields):
         count, kind = len(self.model.members_), type(self.heaviest[-1]).__name__
         whose = kind if count == 1 else f"{kind}, the heaviest of {count}"
         parts = replace(fields.contributions(self._scaled(X), labels), whose=whose)
-        # Scalings keep the columns; the sources of a kernel are rows.
+        # Name the sources after the features, unless the sources are training rows, as for kernels.
         are_features = list(parts.sources) == list(numbered("feature", len(self.features)))
         return replace(parts, sources=self.features) if are_features else parts
 
@@ -90,7 +90,7 @@ class MemberFields(AnswerFields):
         return self.model._labels(rows, None) if np.isnan(found).any() else found
 
     def _apart(self, X: Any) -> Fields | None:
-        """Return the additive fields of the heaviest member, if any."""
+        """Return the fields of the heaviest member; None unless fields are sums over features."""
         classifier: Any = self.heaviest[-1]
         if isinstance(classifier, ProbabilisticClassifierChain):
             return ChainFields(classifier.members_, self.names, self.features, None)
@@ -101,7 +101,7 @@ class MemberFields(AnswerFields):
 
 
 def _held(known: np.ndarray) -> tuple[rules_of.Rule, ...]:
-    """Return a rule for each known label, named by index, with the label fixed at the known value."""
+    """Return for each known label a rule that fixes the label at the known value; names are indices."""
     return tuple(
         rules_of.Rule({label: -1.0}, -1.0, f"{label}")
         if known[label]
@@ -111,54 +111,54 @@ def _held(known: np.ndarray) -> tuple[rules_of.Rule, ...]:
 
 
 class AutoLabelClassifier(StructuredClassifier):
-    """An automatic choice of a multi-label classifier, with parameters and decoder, within a time budget.
+    """A multi-label classifier whose model, settings and decoder are chosen within a time budget.
 
-    The families are logistic regressions of single labels, belief networks, linear and with kernels,
-    ensembles of belief networks, Boltzmann machines, chains of extra trees, of boosting and of logistic
-    regressions, forests, label boosting (with XGBoost), SVMs and forests of whole label sets, each with
-    several scalings of the features and penalties, and the classifiers in ``candidates``. Successive halving
-    uses more and more instances and then all cross-validation folds, and starts again with untried candidates
-    while time is left; if time does not allow two candidates in the next round, the best of each family are
-    compared in the current round. Small fits to few labels tell whether there is time for a family with many
-    labels. For F1, classifiers with probabilities answer by the expectation or by thresholds. The best
-    candidates with the same known folds are mixed if the folds prefer the mixture. Workers of joblib's active
-    backend fit candidates on folds, each worker with the whole time budget.
+    The families of candidates are logistic regressions of single labels, belief networks (linear and with
+    kernels), ensembles of belief networks, Boltzmann machines, chains of extra trees, of boosting and of
+    logistic regressions, forests, label boosting (with XGBoost), SVMs and forests of whole label sets, each
+    with several penalties and feature scalings, and the classifiers in ``candidates``. Successive halving
+    compares fewer and fewer candidates on more and more instances, finally on all cross-validation folds, and
+    starts again with untried candidates while time is left. If time does not allow two candidates in the next
+    round, the best of each family are compared in the current round. With many labels, small fits to few
+    labels show whether there is time for a family. For F1, labels are chosen from probabilities by largest
+    expected F1 or by thresholds. The best candidates are combined into a mixture if the mixture is better on
+    the folds. Workers of joblib's active backend fit candidates in parallel, each with the whole budget.
 
-    Missing labels, NaN, are passed to belief networks, Boltzmann machines, trees of this library and chains,
-    whose links train on the instances with a known label. Scikit-learn's forests and classifiers of label
-    sets are trained on labels completed by a belief network, within each training part. Folds are scored by
-    known labels alone, exact match by whether all known labels are right: scores of less complete tables are
-    higher. Instances without a known label are ignored.
+    Belief networks, Boltzmann machines, trees of this library and chains train with missing labels (NaN).
+    For scikit-learn's forests and classifiers of label sets, missing labels are first predicted by a belief
+    network, within each training part. Only known labels enter the scores; an instance is an exact match if
+    all known labels are right, so scores are higher on less complete tables. Instances without a known label
+    are ignored.
 
     Args:
-        metric: maximised measure, ``"exact_match"``, ``"hamming"`` (the share of right labels),
+        metric: metric to maximise: ``"exact_match"``, ``"hamming"`` (the share of right labels),
             ``"sample_f1"``, ``"macro_f1"``, ``"micro_f1"``, ``"jaccard"`` or ``"log_loss"`` (the negative log
             loss of the labels' probabilities, for :meth:`predict_proba`).
-        time_budget: seconds of :meth:`fit`, exceeded by at most a quarter with any number of labels, if some
-            candidate's training on all instances takes less and, for a process that first imports and
-            compiles, half of the budget is left.
-        families: names of the tried families, keys of
+        time_budget: seconds for :meth:`fit`. Fitting exceeds the budget by at most a quarter, if a candidate
+            can be trained on all instances in less time, and if imports and compilation leave half of the
+            budget.
+        families: names of the families to try, keys of
             :data:`~lmbm_torch.estimators.automatic.candidates.FAMILIES`; None for all.
-        candidates: pairs of a name and an unfitted classifier of any library, each a further family: the
-            classifier with its probabilities, and a :class:`JointClassifier` over the classifier.
+        candidates: pairs of a name and an unfitted classifier of any library, each a further family; a
+            :class:`JointClassifier` over the classifier is tried, too.
         cv: number of folds, stratified by label sets, or a splitter of scikit-learn.
-        mixture: whether the best candidates may be mixed.
-        clock: clock of the seconds; ``time.process_time`` on a shared processor. Each worker reads its own
-            clock, and the longest time counts.
+        mixture: whether the best candidates may be combined into a mixture.
+        clock: function that returns the time in seconds; use ``time.process_time`` on a shared processor.
+            Each worker measures its own fits; among parallel fits the longest enters the budget.
         verbose: 1 for a progress bar of the time with the last trial (needs rich); 0 for none.
         random_state: seed of the folds and of all candidates.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); the
-            choice itself ignores rules.
+        constraints: rules that all predicted labels obey, as text or objects (:mod:`lmbm_torch.constraints`);
+            the choice of the classifier ignores rules.
 
     Attributes:
         members_: the classifiers of the mixture, fitted to all instances.
-        weights_: of the members, positive, of sum 1.
-        rule_: function from the members' mean beliefs to answers, such as a threshold; None for the members'
-            own answers.
-        table_: all trials, the chosen ones first, then by rank: dictionaries of ``family``, ``settings``,
-            ``decoder``, ``score``, ``folds``, ``instances`` (for training, in each fold), ``seconds`` (of the
-            last fold) and ``weight``.
-        best_score_: the cross-validated metric of the choice.
+        weights_: the members' positive weights, whose sum is 1.
+        rule_: decision rule that chooses labels from the members' mean probabilities, such as a threshold;
+            None if the members' own predictions are used.
+        table_: a dictionary for each tried candidate, the chosen ones first, then by rank, with ``family``,
+            ``settings``, ``decoder``, ``score``, ``folds``, ``instances`` (for training in each fold),
+            ``seconds`` (for the last fold) and ``weight`` in the mixture.
+        best_score_: the metric's cross-validated value for the chosen mixture.
         label_names_, classes_: see :class:`StructuredClassifier`.
 
     Examples:
@@ -211,16 +211,16 @@ class AutoLabelClassifier(StructuredClassifier):
 
     @fit_call
     def fit(self, X: Rows, y: Rows, groups: ArrayLike | None = None) -> Self:
-        """Choose by cross-validation, and train the choice on all instances.
+        """Choose classifiers by cross-validation, and train the chosen ones on all instances.
 
         Args:
             X: (instances, features), dense or CSR; finite.
-            y: (instances, labels) in {0, 1} and NaN (missing); or one class per instance.
-            groups: (instances,), instances of a group stay in a common fold.
+            y: labels (instances, labels) in {0, 1} and NaN (missing), or a class for each instance.
+            groups: (instances,), group of each instance; a group is never split between folds.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message; fewer instances with a known
-                label than folds.
+            ValueError: a parameter or input is invalid (the message names it), or there are fewer instances
+                with a known label than folds.
         """
         started = self.clock()
         X, labels, _ = self._validate_fit(X, y, None, allow_missing=True)
@@ -255,14 +255,14 @@ class AutoLabelClassifier(StructuredClassifier):
 
     @answer_call
     def predict(self, X: Rows, constraints: Rules | None = None) -> np.ndarray:
-        """Return labels (instances, labels), or classes if ``fit`` had classes.
+        """Predict labels (instances, labels), or classes (instances,) if ``fit`` was given classes.
 
         Args:
             X: (instances, features), dense or CSR.
-            constraints: further rules for the call.
+            constraints: further rules, only for this call.
 
         Raises:
-            ValueError: rules over other labels or over classes, or contradictions.
+            ValueError: rules name unknown labels or contradict each other, or the model predicts classes.
         """
         labels = self._labels(self._validate_predict(X), self._rules(constraints))
         if self.binarizer_ is None:
@@ -271,9 +271,9 @@ class AutoLabelClassifier(StructuredClassifier):
 
     @answer_call
     def predict_proba(self, X: Rows) -> np.ndarray:
-        """Return P(y_i = 1 | x), (instances, labels), or P(class | x), the mean over the members.
+        """Return P(y_i = 1 | x), (instances, labels), or P(class | x): the weighted mean over the members.
 
-        A member without probabilities counts with its own answer. Rules have no effect.
+        For a member without probabilities the predicted labels 0 and 1 are used. Rules have no effect.
         """
         rows: Any = self._validate_predict(X)
         parts = [self._present(rows[batch]) for batch in gen_batches(rows.shape[0], BATCH)]
@@ -290,22 +290,21 @@ class AutoLabelClassifier(StructuredClassifier):
 
         Args:
             X: (1, features), dense or CSR.
-            reference: (features,), value of a left-out feature; by default the training means.
+            reference: (features,), the values that replace left-out features; by default the training means.
             num_features: number of the most important features, set to the reference one at a time, to see
                 which labels change.
 
         Returns:
-            The fields of the heaviest member, of scaled features, for a belief network, a Boltzmann machine
-            or a
-            chain of linear classifiers or trees, which may differ from the answer of the mixture; otherwise
-            each
-            label's probability, if all members have probabilities. Changes with a feature or a label are
-            changes of
-            the mixture's answer. See :class:`~lmbm_torch.estimators.explain.explanations.Explanation`.
+            An :class:`~lmbm_torch.estimators.explain.explanations.Explanation`. If the heaviest member is a
+            belief network, a Boltzmann machine, or a chain of linear classifiers or trees, the explanation
+            shows this member's fields as sums over scaled features; the mixture's answer may differ.
+            Otherwise the explanation shows the probability of each label, if all members have probabilities.
+            Changed labels are always changes of the mixture's answer.
 
         Raises:
-            ModuleNotFoundError: chains of trees, without ``shap``.
-            ValueError: several instances, a reference of another shape, a model of classes.
+            ModuleNotFoundError: the member is a chain of trees, and ``shap`` is not installed.
+            ValueError: there are several instances, ``reference`` has not the shape (features,), or the model
+                predicts classes.
         """
         check_is_fitted(self)
         X = self._validate_predict(X)
@@ -325,7 +324,7 @@ class AutoLabelClassifier(StructuredClassifier):
         return found.in_values(self.classes_)
 
     def unfitted(self, row: int) -> Any:
-        """Return the unfitted classifier of a row of ``table_``."""
+        """Return an unfitted copy of the classifier in row ``row`` of ``table_``."""
         check_is_fitted(self)
         candidate, decoder = self._candidates[row]
         if isinstance(decoder, Rule):
@@ -333,7 +332,7 @@ class AutoLabelClassifier(StructuredClassifier):
         return candidate.unfitted(decoder)
 
     def _present(self, X: Any) -> np.ndarray:
-        """Return P(y_i = 1 | x), (instances, labels)."""
+        """Return the weighted mean of the members' P(y_i = 1 | x), (instances, labels)."""
         found = np.zeros((X.shape[0], self._num_labels))
         for weight, member in zip(self.weights_, self.members_, strict=True):
             own = beliefs(member, X)
@@ -355,7 +354,7 @@ class AutoLabelClassifier(StructuredClassifier):
     def _folded(
         self, X: Any, labels: np.ndarray, groups: ArrayLike | None, seed: int
     ) -> tuple[Features, np.ndarray, Folds]:
-        """Return the instances with a known label, their labels, and folds; integers if none is missing."""
+        """Return instances with a known label, their labels (integers if none is missing), and the folds."""
         known: Any = ~np.isnan(labels).all(1)
         if known.all():
             folds = folds_of(self.cv, X, labels, groups, seed)
@@ -364,7 +363,7 @@ class AutoLabelClassifier(StructuredClassifier):
             X, labels = X[known], labels[known]
             folds = folds_of(self.cv, X, labels, together, seed)
         else:
-            # The splitter counts all instances.
+            # A user's splitter refers to all instances, so drop instances without labels after splitting.
             place = np.cumsum(known) - 1
             every = folds_of(self.cv, X, labels, groups, seed)
             folds = [(place[train[known[train]]], place[held[known[held]]]) for train, held in every]
@@ -372,12 +371,12 @@ class AutoLabelClassifier(StructuredClassifier):
         return X, labels if np.isnan(labels).any() else labels.astype(np.int64), folds
 
     def _affordable(self, trials: list[Trial], left: float, size: int) -> list[Trial]:
-        """Return the best trial with time for its training, and further trials of the same folds.
+        """Return the best trials that can be trained on all instances in the seconds ``left``.
 
-        Without time for any training the trial of the shortest training is left.
+        If no training is short enough, return the trial with the shortest training.
         """
         times = [trial.expected_seconds(size) for trial in trials]
-        # Only the best trial may exceed the budget, and not its partners in a mixture.
+        # The best trial may exceed the budget by the overtime; other members of the mixture may not.
         most = left + OVERTIME * self.time_budget
         best = next((at for at, seconds in enumerate(times) if seconds <= most), int(np.argmin(times)))
         trials, left = trials[best:], left - times[best]
@@ -390,7 +389,7 @@ class AutoLabelClassifier(StructuredClassifier):
         return found
 
     def _keep(self, trials: list[Trial], weights: dict[int, float]) -> None:
-        """Set the table: heavier members first, then by rank of the search."""
+        """Set ``table_``: members by decreasing weight first, then the other trials by rank in the search."""
         ranked = sorted(trials, key=lambda trial: -weights.get(id(trial), 0.0))
         self._candidates: list[tuple[Candidate, Decoder]] = [
             (trial.candidate, trial.decoder) for trial in ranked

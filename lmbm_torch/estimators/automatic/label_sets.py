@@ -20,17 +20,17 @@ from sklearn.utils import check_random_state, gen_batches
 from lmbm_torch.estimators.common.baselines import many_classes
 from lmbm_torch.estimators.common.measures import measure
 
-# Tried penalties, added to the diagonal of kernel values, which is 1.
+# Ridge penalties to try: added to the diagonal of the kernel matrix, where each kernel value is 1.
 PENALTIES = (0.01, 0.1, 1.0)
-# Tried rates of the decay of similarity per different label; infinite for a similarity of equal sets alone.
+# Decay rates to try in the similarity exp(−rate · Hamming distance); with ∞ only equal sets are similar.
 DECAYS = (0.5, 1.0, 2.0, np.inf)
-# Range of the divisor of the scores, whose exponentials are unnormalised probabilities.
+# Range of the temperature, by which scores are divided before the softmax.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 10.0
-# Largest number of landmarks, and of label sets to predict.
+# Largest number of landmarks (training instances with kernel values), and of label sets to choose from.
 LANDMARKS, ANSWERS = 2000, 2000
-# Added to the diagonal of kernel values, so duplicate instances keep the matrix regular.
+# Added to the diagonal of the kernel matrix, which duplicate instances would otherwise make singular.
 JITTER = 1e-6
-# Instances of a batch of kernel values.
+# Number of instances whose kernel values are computed at once; limits memory.
 BATCH = 4096
 
 
@@ -38,8 +38,8 @@ class LabelSetClassifier(ClassifierMixin, BaseEstimator):
     """A classifier of whole label sets.
 
     Attributes:
-        labellings_: (label sets, labels), the label sets of the training.
-        classes_: (labels, 2).
+        labellings_: (label sets, labels), the different label sets seen in training.
+        classes_: (labels, 2), the values 0 and 1 of each label.
     """
 
     labellings_: np.ndarray
@@ -63,17 +63,17 @@ class LabelSetClassifier(ClassifierMixin, BaseEstimator):
             return np.log(chosen)
 
     def _sets(self, y: Any) -> np.ndarray:
-        """Set the label sets; return the index of each instance's label set, (instances,)."""
+        """Store the different label sets of ``y``; return the index of each instance's set, (instances,)."""
         self.labellings_, sets = np.unique(np.asarray(y), axis=0, return_inverse=True)
         self.classes_ = np.tile([0, 1], (self.labellings_.shape[1], 1))
         return sets.reshape(-1)
 
 
 class LabelSetForest(LabelSetClassifier):
-    """A forest of extra trees over whole label sets.
+    """A forest of extra trees with one class for each label set.
 
     Args:
-        num_trees, min_samples_leaf, random_state: of scikit-learn's ``ExtraTreesClassifier``.
+        num_trees, min_samples_leaf, random_state: passed to scikit-learn's ``ExtraTreesClassifier``.
     """
 
     def __init__(self, num_trees=100, *, min_samples_leaf=1, random_state=None):
@@ -98,22 +98,22 @@ class LabelSetForest(LabelSetClassifier):
 
 
 class LabelSetRidge(LabelSetClassifier):
-    """A kernel ridge regression onto kernel values between label sets, large for few different labels.
+    """A kernel ridge regression that predicts the similarity to each label set.
 
     Input output kernel regression (Brouard et al. 2016): the predicted label set has the largest expected
-    similarity to the label sets of the training. Penalty, similarity and temperature of the probabilities are
-    chosen by leave-one-out predictions in closed form.
+    similarity to the true label set; label sets with few different labels are similar. Penalty, decay rate of
+    the similarity and temperature of the probabilities are chosen by leave-one-out predictions.
 
     Args:
-        gamma: of the Gaussian kernel exp(−γ ‖x − x'‖² / median), with the median of the squared distances.
-        metric: measure for the choice of penalty and similarity.
-        random_state: seed of the landmarks, if there are more instances than ``LANDMARKS``.
+        gamma: γ in the Gaussian kernel exp(−γ ‖x − x'‖² / median), with the median of the squared distances.
+        metric: name of the metric by which penalty and decay rate are chosen.
+        random_state: seed of the choice of landmarks, if there are more instances than ``LANDMARKS``.
 
     Attributes:
         labellings_: (label sets, labels), the ``ANSWERS`` most frequent label sets of the training.
-        landmarks_: (landmarks, features), the instances of the kernel values.
+        landmarks_: (landmarks, features), the training instances with which kernel values are computed.
         penalty_, decay_, temperature_: the chosen values.
-        coef_: (landmarks, label sets), of the kernel values.
+        coef_: (landmarks, label sets), the weights of the kernel values.
     """
 
     def __init__(self, gamma=3.0, *, metric="exact_match", random_state=None):
@@ -160,50 +160,50 @@ class LabelSetRidge(LabelSetClassifier):
         return measure(self.metric, self.labellings_[scores.argmax(1)], truths)
 
     def _likeness(self, occurring: np.ndarray, decay: float) -> np.ndarray:
-        """Return exp(−decay · Hamming distance) of label sets to answers, (occurring label sets, answers)."""
+        """Return exp(−decay · Hamming distance), (label sets seen in training, label sets to predict)."""
         ours, theirs = occurring.astype(float), self.labellings_.astype(float)
         differ = ours @ (1 - theirs.T) + (1 - ours) @ theirs.T
         return np.exp(-np.where(differ > 0, decay, 0) * np.maximum(differ, 1))
 
     def _kernel(self, X: Any) -> np.ndarray:
-        """Return kernel values (instances, landmarks)."""
+        """Return the kernel values between ``X`` and the landmarks, (instances, landmarks)."""
         squares = euclidean_distances(X, self.landmarks_, squared=True).astype(float)
         return np.exp(-self.gamma * squares / self._median)
 
 
 @dataclass(frozen=True)
 class _Regression:
-    """A kernel ridge regression onto indicators of label sets.
+    """A kernel ridge regression whose targets are indicators of the label sets.
 
     Args:
-        kernel: (instances, instances).
-        sets: (instances,), indices of the label sets.
+        kernel: (instances, instances), the kernel values.
+        sets: (instances,), the index of each instance's label set.
     """
 
     kernel: np.ndarray
     sets: np.ndarray
 
     def solved(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return coefficients of kernel values, and leave-one-out predictions."""
+        """Return the coefficients of the kernel values, and the leave-one-out predictions."""
         factor = cholesky(self.kernel + penalty * np.eye(len(self.sets)), lower=True)
         targets = _indicators(self.sets).toarray()
         coef = cho_solve((factor, True), targets)
         (invert,) = get_lapack_funcs(("trtri",), (factor,))
         inverse, _ = invert(factor, lower=1)
-        # Diagonal of the inverse; (4) of Rifkin and Lippert (2007).
+        # Divide by the diagonal of the inverse kernel matrix: equation (4) of Rifkin and Lippert (2007).
         return coef, targets - coef / np.square(inverse).sum(0)[:, None]
 
 
 @dataclass(frozen=True)
 class _LandmarkRegression:
-    """A kernel ridge regression by kernel values with landmarks (Nyström).
+    """A kernel ridge regression on Nyström features, from kernel values with landmarks.
 
     Args:
-        root: (landmarks, landmarks), lower triangular Cholesky factor of the landmarks' kernel values.
-        square: (landmarks, landmarks), Gram matrix of all instances' features, whose products are kernel
-            values.
-        sums: (landmarks, label sets), sums of the features by label set.
-        inputs, targets: (landmarks, landmarks) and (landmarks, label sets), of the leave-one-out instances.
+        root: (landmarks, landmarks), lower triangular Cholesky factor of the landmarks' kernel matrix.
+        square: (landmarks, landmarks), Gram matrix of the Nyström features over all instances.
+        sums: (landmarks, label sets), the sum of the Nyström features over the instances of each label set.
+        inputs: (landmarks, landmarks), the landmarks' Nyström features; a column for each landmark.
+        targets: (landmarks, label sets), 1 for the label set of each landmark.
     """
 
     root: np.ndarray
@@ -216,13 +216,13 @@ class _LandmarkRegression:
     def of(
         cls, kernel: np.ndarray, batches: Iterator[np.ndarray], sets: np.ndarray, chosen: np.ndarray
     ) -> Self:
-        """Build the regression from kernel values in batches.
+        """Build the regression from batches of kernel values.
 
         Args:
-            kernel: kernel values of all pairs of landmarks.
-            batches: kernel values of all instances, (instances, landmarks).
-            sets: (instances,), indices of the label sets.
-            chosen: the instances that are landmarks, ascending.
+            kernel: (landmarks, landmarks), the kernel values of all pairs of landmarks.
+            batches: kernel values of consecutive instances, each (batch, landmarks).
+            sets: (instances,), the index of each instance's label set.
+            chosen: ascending indices of the instances that are landmarks.
         """
         root = cholesky(kernel + JITTER * np.eye(len(chosen)), lower=True)
         targets = _indicators(sets)
@@ -236,22 +236,22 @@ class _LandmarkRegression:
         return cls(root, square, sums, np.hstack(inputs), targets[chosen])
 
     def solved(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return coefficients and leave-one-out predictions of the landmarks, see :class:`_Regression`."""
+        """Return the coefficients, and leave-one-out predictions for the landmarks only."""
         factor = cholesky(self.square + penalty * np.eye(len(self.square)), lower=True)
         weights = cho_solve((factor, True), self.sums)
-        # Weight of each instance in its own prediction.
+        # Subtract each landmark's own share of the prediction, so the prediction leaves the landmark out.
         own = np.square(solve_triangular(factor, self.inputs, lower=True)).sum(0)[:, None]
         expected = self.inputs.T @ weights - own * self.targets.toarray()
         return solve_triangular(self.root.T, weights), expected / np.maximum(1 - own, JITTER)
 
 
 def _indicators(sets: np.ndarray) -> csr_array:
-    """Return 1 for the label set of each instance, (instances, label sets)."""
+    """Return an indicator matrix (instances, label sets), with a 1 for the label set of each instance."""
     return csr_array((np.ones(len(sets)), (np.arange(len(sets)), sets)))
 
 
 def _temperature(scores: np.ndarray, sets: np.ndarray) -> float:
-    """Return the temperature of least log loss."""
+    """Return the temperature for which the softmax of scores / temperature has the least log loss."""
 
     def log_loss(logarithm: float) -> float:
         return -log_softmax(scores / np.exp(logarithm), axis=1)[np.arange(len(sets)), sets].mean()

@@ -1,4 +1,4 @@
-"""Decision rules from beliefs to answers, for metrics other than exact match."""
+"""Decision rules that choose labels from probabilities, for metrics other than exact match."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from lmbm_torch.estimators.common.under_rules import by_place
 from lmbm_torch.inference.expected.measures import labelling_of_most_f1
 from lmbm_torch.protocol import Capabilities
 
-# Capabilities of classifiers without decoding.
+# Assumed for classifiers without ``capabilities``: these cannot decode under constraints.
 NO_DECODER = Capabilities(predicts_by_decode=False)
 THRESHOLDS = tuple((np.arange(1, 13) / 20).tolist())
-"""Thresholds to try: one for each label or, with many labels, one for all labels."""
+"""Thresholds to try: for each label separately or, with many labels, a common threshold for all labels."""
 
 
 @dataclass(frozen=True)
 class ExpectedF1:
-    """The label set of largest expected F1 (Dembczyński et al. 2011)."""
+    """The decision rule that answers with the label set of largest expected F1 (Dembczyński et al. 2011)."""
 
     def answer(self, beliefs: Beliefs) -> np.ndarray:
-        """Return labels (instances, labels)."""
+        """Return the chosen labels in {0, 1}, (instances, labels)."""
         return labelling_of_most_f1(*self._weights(beliefs)).numpy()
 
     measured = answer
 
     def allowed(self, beliefs: Beliefs, constraints: Constraints) -> np.ndarray:
-        """Return the best allowed labels, by a search for each number of labels."""
+        """Return the allowed labels of largest expected F1, found by decoding for each number of labels."""
         weights, empty = self._weights(beliefs)
         none = np.zeros((len(beliefs), beliefs.shape[1]), np.int64)
         values = np.where(constraints.violated(none[:1]).any(), -np.inf, empty.double().numpy())
@@ -53,7 +53,7 @@ class ExpectedF1:
         return best
 
     def _weights(self, beliefs: Beliefs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each label's share in the expected F1 of answers by size, and the empty answer's value."""
+        """Return each label's part of expected F1, by size of the answer, and the empty answer's F1."""
         sizes = torch.arange(1, beliefs.shape[2] + 1, device="cpu")
         answers = torch.arange(1, beliefs.shape[1] + 1, device="cpu")
         believed = torch.from_numpy(beliefs)
@@ -66,22 +66,22 @@ class ExpectedF1:
 
 @dataclass(frozen=True)
 class Above:
-    """The labels with a probability above a threshold.
+    """The decision rule that answers with the labels whose probability is above a threshold.
 
     Args:
-        thresholds: one, or one for each label.
+        thresholds: a single threshold for all labels, or a threshold for each label.
     """
 
     thresholds: tuple[float, ...]
 
     def answer(self, beliefs: Beliefs) -> np.ndarray:
-        """Return labels (instances, labels)."""
+        """Return the chosen labels in {0, 1}, (instances, labels)."""
         return (marginals(beliefs) > self.thresholds).astype(np.int64)
 
     measured = answer
 
     def allowed(self, beliefs: Beliefs, constraints: Constraints) -> np.ndarray:
-        """Return the allowed labels of largest total probability above the thresholds."""
+        """Return the allowed labels with the largest sum of (probability − threshold)."""
         return most_allowed(marginals(beliefs) - np.array(self.thresholds), constraints)
 
     def __str__(self) -> str:
@@ -90,24 +90,24 @@ class Above:
 
 @dataclass(frozen=True)
 class Probable(Above):
-    """The labels that are more probable than not, measured by the probabilities themselves."""
+    """The decision rule for log loss: a threshold of 1/2, but the metric is computed from probabilities."""
 
     thresholds: tuple[float, ...] = (0.5,)
 
     def measured(self, beliefs: Beliefs) -> np.ndarray:
-        """Return probabilities (instances, labels)."""
+        """Return the probabilities P(y_i = 1), (instances, labels), for the metric."""
         return marginals(beliefs)
 
 
 def most_allowed(gains: np.ndarray, constraints: Constraints) -> np.ndarray:
-    """Return the allowed labels of largest sum of gains, (instances, labels)."""
+    """Return the allowed labels with the largest sum of ``gains``, (instances, labels)."""
     unary = torch.from_numpy(np.asarray(gains, np.float64)) / 2
     energy = PairwiseEnergy(unary, unary.new_zeros(unary.shape[1], unary.shape[1]))
     return inference.decode(energy, constraints=constraints).labels.numpy()
 
 
 def _of_size(constraints: Constraints, size: int) -> Constraints | None:
-    """Return the rules for label sets of a size; None if no label set is allowed."""
+    """Add the rule that exactly ``size`` labels are present; return None if no label set is allowed."""
     try:
         return Constraints((*constraints.rules, *exactly(size, constraints.names)), constraints.names)
     except ValueError:
@@ -126,20 +126,20 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "micro_f1": COMMON,
     "log_loss": (Probable(),),
 }
-"""Those that may serve a measure."""
+"""Name of a metric → the decision rules to try; exact match needs none, because models decode themselves."""
 
 
 def rules_for(metric: str, num_labels: int) -> tuple[Rule, ...]:
-    """Return the rules to try for a measure; for many labels more thresholds, not the number of labels."""
+    """Return the decision rules to try for a metric; with many labels only thresholds, but more of them."""
     rules = RULES[metric]
     return FINE if num_labels > MANY_LABELS and len(rules) > 1 else rules
 
 
 def best_thresholds(probabilities: np.ndarray, truth: np.ndarray) -> Above:
-    """Return for each label the threshold of largest F1, the mean of equally good thresholds.
+    """Return for each label the threshold of largest F1; if several are equally good, their mean.
 
     Args:
-        probabilities, truth: (instances, labels); NaN in the truth for a missing label.
+        probabilities, truth: P(y_i = 1) and the true labels, (instances, labels); NaN for a missing label.
     """
     found = (probabilities[..., None] > THRESHOLDS) & ~np.isnan(truth)[..., None]
     present = truth[..., None] == 1
@@ -151,7 +151,7 @@ def best_thresholds(probabilities: np.ndarray, truth: np.ndarray) -> Above:
 def held_out_thresholds(
     probabilities: Sequence[np.ndarray], truths: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return each fold's answers at thresholds learned from the other folds."""
+    """Return the labels for each fold, by the best thresholds for the other folds."""
     answers = []
     for fold in range(len(truths)):
         others = [place for place in range(len(truths)) if place != fold]
@@ -164,11 +164,11 @@ def held_out_thresholds(
 
 
 class RuledClassifier(ClassifierMixin, BaseEstimator):
-    """A pipeline with answers by a decision rule.
+    """A pipeline whose labels are chosen by a decision rule from the pipeline's probabilities.
 
     Args:
-        pipeline: with probabilities.
-        rule: function from beliefs to labels.
+        pipeline: scalings and a classifier with probabilities.
+        rule: decision rule, such as :class:`ExpectedF1`.
     """
 
     def __init__(self, pipeline, rule):
@@ -182,14 +182,14 @@ class RuledClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return labels (instances, labels)."""
+        """Return the chosen labels in {0, 1}, (instances, labels)."""
         found = beliefs(self.pipeline_, X)
         assert found is not None
         return self.rule.answer(found)
 
 
 def allowed_answer(pipeline: Any, X: Any, rules: Constraints | None) -> np.ndarray:
-    """Return a fitted pipeline's labels under rules, by its decoder or the nearest allowed labels."""
+    """Predict labels under constraints; if the pipeline cannot decode, take the nearest allowed labels."""
     labels = answers_of(pipeline, X)
     if rules is None or not (broken := rules.violated(labels).any(1)).any():
         return labels

@@ -31,34 +31,34 @@ from lmbm_torch.estimators.common.spreading import Kept, keep, spread, workers
 from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.solvers.networks.problems import Features
 
-# Training instances of the first round, and largest number of held-out instances; each round has GROWTH times
-# as many.
+# Number of training instances in the first round, and the largest number of held-out instances; each further
+# round has GROWTH times as many.
 FIRST_SIZE = 250
 GROWTH = 4
 WARM_UP = 20
-# Share of a round's candidates in the next round; number of candidates compared on all folds.
+# Share of a round's candidates that enters the next round, and number of candidates compared on all folds.
 KEPT, FINALISTS = 1 / 2, 5
-# Share of the time budget for the search; the rest is for training the choice on all instances.
+# Share of the time budget for the search; the rest is for training the chosen candidates on all instances.
 SEARCH_SHARE = 0.8
-# Share of the remaining time for a round; the time left in the end is for all folds.
+# Share of the remaining time that a round may use; the last round, on all folds, may use all of it.
 ROUND_SHARE = 0.25
-# Least share of the time for candidates, even if a process's first calls import and compile.
+# Least share of the search time left for candidates after a process's first imports and compilation.
 WARM_SHARE = 0.5
-# Least number of candidates that a further round should compare.
+# A further round starts only with time to compare at least this many candidates.
 FEWEST_COMPARED = 2
-# Numbers of labels, and training instances, of the fits that tell the time of a family for more labels.
+# Numbers of labels, and of instances, in small fits from which a family's time for more labels is predicted.
 PROBED_LABELS, PROBED_SIZE = (4, 16, 64, 256), 100
-# Range of the exponent of training time in the number of instances, and its value before a measurement.
+# Range of the exponent p in: training time ∝ instances ** p; and the exponent assumed before a measurement.
 POWERS, FIRST_POWER = (0.5, 3.0), 1.0
 
 
 Decoder = str | Rule | None
-"""A model's own, or a rule from its beliefs."""
+"""The name of a model's own decoder, a decision rule for probabilities, or None for the plain ``predict``."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The model of a fold, labels or probabilities of held-out instances by decoder, and the seconds."""
+    """The result of a fit to a fold: model, predictions for held-out instances by decoder, and seconds."""
 
     answers: dict[Decoder, np.ndarray]
     beliefs: Beliefs | None
@@ -71,12 +71,12 @@ class Trial:
     """The results of a candidate so far.
 
     Attributes:
-        answers: (fold, decoder) → labels of the held-out instances, probabilities for log losses.
-        beliefs: of each fold, if the model has probabilities and the measure has rules.
-        models: of each fold, trained on ``size`` instances.
-        seconds: of the last training and prediction.
-        power: exponent of the number of instances in the growth of the seconds.
-        score, decoder: the best decoder and its measure over the known folds.
+        answers: (fold, decoder) → predicted labels of the held-out instances; probabilities for log loss.
+        beliefs: fold → probabilities P(label i, number of labels), if a decision rule uses them.
+        models: fold → the model, trained on ``size`` instances.
+        seconds: duration of the last training and prediction.
+        power: exponent p, if the seconds grow as instances ** p.
+        score, decoder: the best metric value over the fitted folds, and the decoder with this value.
     """
 
     candidate: Candidate
@@ -95,19 +95,19 @@ class Trial:
         return list(dict.fromkeys(decoder for _, decoder in self.answers))
 
     def expected_seconds(self, size: int) -> float:
-        """Return the expected seconds of a fold with ``size`` training instances."""
+        """Return the expected seconds of a fit to a fold with ``size`` training instances."""
         return self.seconds * max(size / self.size, 1) ** self.power if self.size else 0.0
 
     def knows(self, size: int, folds: range) -> bool:
-        """Return whether the folds are known with at least ``size`` training instances."""
+        """Return whether the candidate was fitted to all ``folds`` with at least ``size`` instances."""
         return self.size >= size and all(fold in self.models for fold in folds)
 
     def is_comparable(self, other: Trial) -> bool:
-        """Return whether two trials know the same folds with as many training instances."""
+        """Return whether both trials were fitted to the same folds with equally many training instances."""
         return self.size == other.size and self.models.keys() == other.models.keys()
 
     def take(self, fold: int, size: int, found: Fitted) -> None:
-        """Add a fold's results."""
+        """Add the results of a fold; results from more instances than before replace the earlier ones."""
         if size > self.size:
             self.models.clear()
             self.beliefs.clear()
@@ -118,7 +118,7 @@ class Trial:
         self.timed(found.seconds, size)
 
     def timed(self, seconds: float, size: int) -> None:
-        """Set the seconds of a fold with ``size`` training instances."""
+        """Store the seconds of a fit to ``size`` instances; estimate the growth with the instances."""
         if 0 < self.size < size and self.seconds > 0 and seconds > 0:
             self.power = float(np.clip(np.log(seconds / self.seconds) / np.log(size / self.size), *POWERS))
         self.seconds, self.size = seconds, size
@@ -130,12 +130,12 @@ Call = tuple[Trial, int]
 
 @dataclass(frozen=True)
 class Part:
-    """The part of the data of a fit.
+    """The part of the data that is used in a fit.
 
     Args:
-        fold: index.
+        fold: index of the fold.
         size: number of training instances, and the largest number of held-out instances.
-        num_labels: number of the most frequent labels; None for all labels.
+        num_labels: if given, only this many of the most frequent labels are used.
     """
 
     fold: int
@@ -148,8 +148,8 @@ class Table:
     """The data of all fits, see :class:`Search`.
 
     Args:
-        first: the candidate that is fitted once before the budget starts.
-        process: id of the search's own process, by which workers are known as such.
+        first: a candidate that is fitted once before times are measured, to import and compile.
+        process: process id of the search; a process with a different id is a worker.
     """
 
     X: Features
@@ -163,21 +163,21 @@ class Table:
 
 @dataclass(eq=False)
 class Search:
-    """A search over candidates on the folds of a training set, by the workers of joblib's backend.
+    """A search over candidates by cross-validation, with the workers of joblib's backend.
 
-    Workers fit several folds of candidates at once. The longest fit counts, by the worker's clock: a search
-    for 60 seconds ends after 60 seconds with any number of workers, and more workers try more candidates.
+    Workers fit several candidates and folds at once. Among fits that run at once, only the longest enters the
+    time budget: a search takes equally long with any number of workers, but more workers try more candidates.
 
     Args:
         X, labels: (instances, features) and (instances, labels) in {0, 1}, NaN for missing labels.
         folds: pairs of training rows and held-out rows, in random order.
-        metric: maximised measure.
-        deadline: of the search, by :meth:`now`.
-        clock: seconds.
-        note: called with each trial.
+        metric: name of the metric to maximise.
+        deadline: time of :meth:`now` at which the search ends.
+        clock: function that returns the time in seconds.
+        note: function called with each scored trial.
 
     Attributes:
-        kept: the data of all fits, kept by the workers.
+        kept: handle of the data, which the workers keep between fits.
     """
 
     X: Features
@@ -194,16 +194,16 @@ class Search:
     _spent: dict[str, float] = field(default_factory=dict)
 
     def now(self) -> float:
-        """Return the clock's time plus the time of workers beyond the clock."""
+        """Return the clock's time, plus the time of workers that this process's clock does not measure."""
         return self.clock() + self._elsewhere
 
     def run(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """Return all trials: trials of all folds first, the best first.
+        """Try the candidates, and return their trials: trials fitted to all folds first, the best first.
 
         If time is short, the first candidates are tried; further candidates use the time left over.
 
         Raises:
-            ValueError: no candidate could be trained, or none before the deadline.
+            ValueError: no candidate could be trained, or the time was too short for a first candidate.
         """
         found: list[Trial] = []
         waiting = [Trial(candidate) for candidate in candidates]
@@ -218,7 +218,7 @@ class Search:
         )
         began = self.now()
         _warm_up(table)
-        # Imports and compilation must not end a short search before the first candidate.
+        # Extend the deadline if imports and compilation took most of the time of a short search.
         self.deadline = max(self.deadline, self.now() + WARM_SHARE * (self.deadline - began))
         self.kept = keep(table)
         while tried := self._bracket(waiting):
@@ -233,7 +233,7 @@ class Search:
         return sorted(found, key=lambda trial: (-trial.size, -len(trial.models), -trial.score))
 
     def _bracket(self, waiting: Sequence[Trial]) -> list[Trial]:
-        """Return the trials of successive rounds; each round has a share of the time left."""
+        """Run rounds of successive halving, each for a share of the time left; return the fitted trials."""
         alive, tried = waiting, []
         rounds = [*self._rounds()]
         for place, (size, folds) in enumerate(rounds):
@@ -244,7 +244,7 @@ class Search:
             elif not self._has_time(alive, *rounds[place + 1]):
                 # Compare several families on few instances rather than fit one family to all instances.
                 ends, alive = self.deadline, _families_first(alive)
-            # The best candidate of the last round may use all remaining time.
+            # After a first round, the best candidate of the previous round may use all remaining time.
             ends_for_first = self.deadline if tried else ends
             pick = _first if tried else self._fair
             known = self._try(alive, size, folds, ends, ends_for_first, pick)
@@ -258,12 +258,12 @@ class Search:
         return tried
 
     def _has_time(self, trials: Sequence[Trial], size: int, folds: range) -> bool:
-        """Return whether the first trials can be compared with ``size`` instances on the folds."""
+        """Return whether time is left to fit the first ``FEWEST_COMPARED`` trials in a round."""
         seconds = sum(self._expected_seconds(trial, size) for trial in trials[:FEWEST_COMPARED])
         return seconds * len(folds) <= self.deadline - self.now()
 
     def _rounds(self) -> Iterator[tuple[int, range]]:
-        """Yield training instances and folds of each round."""
+        """Yield the number of training instances and the folds of each round."""
         whole = min(len(train) for train, _ in self.folds)
         size = FIRST_SIZE
         while 2 * size <= whole:
@@ -281,11 +281,12 @@ class Search:
         ends_for_first: float,
         pick: Callable[[Sequence[Call], int], Call],
     ) -> list[Trial]:
-        """Return the trials known on the folds; a fit starts only if its expected time is left.
+        """Fit the trials to the folds as far as time allows, and return the trials fitted to all ``folds``.
 
         Args:
-            ends_for_first: deadline until a first trial is known.
-            pick: chooses the next call.
+            ends, ends_for_first: deadlines; ``ends_for_first`` holds until a trial is fitted to all
+                ``folds``.
+            pick: function that chooses the next (trial, fold) from a list.
         """
         known, lost = self._known(trials, size, folds, []), set[int]()
         todo = [
@@ -311,7 +312,7 @@ class Search:
     def _known(
         self, trials: Sequence[Trial], size: int, folds: range, before: Sequence[Trial]
     ) -> list[Trial]:
-        """Return the trials known on the folds, in order; rank new trials, absent from ``before``."""
+        """Return the trials fitted to all ``folds``; score the trials that are not in ``before``."""
         known = [trial for trial in trials if trial.knows(size, folds)]
         for trial in known:
             if trial not in before:
@@ -319,9 +320,9 @@ class Search:
         return known
 
     def _fair(self, todo: Sequence[Call], size: int) -> Call:
-        """Return the call of the family with the least time so far: fast families try more settings.
+        """Return a call of the family with the least time so far, so fast families try more settings.
 
-        Of many labels the settings of independent labels come first, so a short search knows them all.
+        With many labels, all settings of independent classifiers come before the other families.
         """
         are_many = self.labels.shape[1] > MANY_LABELS
 
@@ -334,12 +335,12 @@ class Search:
         return min(todo, key=spent)
 
     def _probe(self, candidate: Candidate, size: int, left: float) -> None:
-        """Set the expected time of an untried family for many labels, by fits to more and more labels.
+        """Estimate the time of an untried family with many labels, by small fits to more and more labels.
 
-        The time of a first fit to all labels is unknown, and may exceed a whole budget.
+        Otherwise the first fit to all labels could exceed the whole time budget.
 
         Args:
-            left: seconds; fits end at a longer expected time.
+            left: seconds left; the small fits stop once the estimate is longer.
         """
         labels, rows = self.labels.shape[1], min(size, PROBED_SIZE)
         if left <= 0 or candidate.family in self._first_seconds or labels <= PROBED_LABELS[1]:
@@ -356,7 +357,7 @@ class Search:
             if len(counts) == 1:
                 continue
             (few, more), (first, second) = counts[-2:], times[-2:]
-            # A line for a cost of each label beside a fixed cost, a power for a cost of each pair of labels.
+            # Take the longer of a linear and a power-law extrapolation from the last two measured times.
             line = second + max(second - first, 0.0) / (more - few) * (labels - more)
             exponent = np.clip(np.log(second / first) / np.log(more / few), 0, 3)
             expected = max(line, second * (labels / more) ** exponent) * size / rows
@@ -365,7 +366,7 @@ class Search:
                 return
 
     def _fit(self, wave: Sequence[tuple[Trial, int]], size: int, lost: set[int]) -> None:
-        """Fit folds at once, and add failed trials to ``lost``."""
+        """Fit the (trial, fold) pairs in parallel, and add the ids of failed trials to ``lost``."""
         started, longest = self.clock(), 0.0
         calls = [(trial.candidate, Part(fold, size)) for trial, fold in wave]
         for (trial, fold), found in zip(wave, spread(fit_fold, self.kept, calls), strict=True):
@@ -388,30 +389,30 @@ class Search:
         self.note(trial)
 
     def _expected_seconds(self, trial: Trial, size: int) -> float:
-        """Return the expected seconds of a fold; for an untried family the largest first time so far."""
+        """Return the expected seconds of a fit; for an untried family the longest first fit of any family."""
         if trial.size:
             return trial.expected_seconds(size)
         dearest = max(self._first_seconds.values(), default=0.0)
         return self._first_seconds.get(trial.candidate.family, dearest)
 
     def score(self, trial: Trial, decoder: Decoder) -> float:
-        """Return the metric over the held-out instances of the trial's folds."""
+        """Return the metric's value over the held-out instances of all folds that the trial was fitted to."""
         known = sorted(trial.models)
         answers = [trial.answers[fold, decoder] for fold in known]
         truths = [self.truth(trial, fold) for fold in known]
         return measure(self.metric, np.concatenate(answers), np.concatenate(truths))
 
     def truth(self, trial: Trial, fold: int) -> np.ndarray:
-        """Return the labels of the answered instances of a fold."""
+        """Return the true labels of a fold's held-out instances that the trial predicts."""
         return self.labels[self.held_out(trial, fold)]
 
     def held_out(self, trial: Trial, fold: int) -> np.ndarray:
-        """Return the answered instances of a fold: held-out rows, at most as many as training instances."""
+        """Return a fold's held-out rows that are predicted: at most as many as training instances."""
         return self.folds[fold][1][: trial.size]
 
 
 def _families_first(ranked: Sequence[Trial]) -> list[Trial]:
-    """Return the best trial of each family, then the others by rank, because different families err apart."""
+    """Return the best trial of each family, then the other trials: different families err differently."""
     families: dict[str, Trial] = {}
     for trial in ranked:
         families.setdefault(trial.candidate.family, trial)
@@ -424,7 +425,7 @@ def _first(todo: Sequence[Call], size: int) -> Call:
 
 
 def fit_fold(table: Table, call: tuple[Candidate, Part]) -> Fitted | str:
-    """Fit a candidate to a part of the data; return a text if the candidate refuses the data."""
+    """Fit a candidate to a part of the data; return the error's text if the candidate refuses the data."""
     global _is_warm  # One for each process.
     if os.getpid() != table.process and not _is_warm:
         _warm_up(table)
@@ -440,7 +441,7 @@ _is_warm = False
 
 
 def _warm_up(table: Table) -> None:
-    """Import and compile before the first measured time."""
+    """Fit a candidate once, so imports and compilation are not part of measured times."""
     with suppress(ValueError):
         found = _fitted(table, table.first, Part(0, WARM_UP, PROBED_LABELS[0]))
         answer = next(iter(found.answers.values()))
@@ -456,7 +457,7 @@ def _fitted(table: Table, candidate: Candidate, part: Part) -> Fitted:
         labels = labels[:, np.sort(frequent)]
     started = table.clock()
     with warnings.catch_warnings(), single_threaded():
-        # Convergence warnings are shown for the final training alone.
+        # Show convergence warnings only in the final training, not in the search.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = fitted(candidate.unfitted(), X[train], labels[train])
         answers: dict[Decoder, np.ndarray] = {
@@ -472,17 +473,17 @@ def _fitted(table: Table, candidate: Candidate, part: Part) -> Fitted:
 def folds_of(
     cv: Any, X: Any, labels: np.ndarray, groups: ArrayLike | None, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return training rows and held-out rows of each fold, both in random order.
+    """Return the training rows and the held-out rows of each fold, both in random order.
 
     Args:
-        cv: a number of folds, stratified by label sets, or with groups by labels; a splitter of scikit-learn,
-            or pairs of rows; None for 5 folds.
+        cv: number of folds, a splitter of scikit-learn, or pairs of row indices; None for 5 folds. With a
+            number, folds are stratified by label sets; if there are groups, by single labels.
         labels: (instances, labels), NaN for missing labels.
-        groups: (instances,), instances of a group stay in a common fold.
-        seed: of the folds and the order.
+        groups: (instances,), group of each instance; a group is never split between folds.
+        seed: seed of the folds and of the order of rows.
 
     Raises:
-        ValueError: more folds than instances, or fewer than 2.
+        ValueError: there are fewer than 2 folds, or more folds than instances.
     """
     together, count = None if groups is None else np.asarray(groups), 5 if cv is None else cv
     if isinstance(count, Integral):
@@ -502,10 +503,10 @@ def folds_of(
 
 
 def stratified_folds(labels: np.ndarray, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return folds with every frequent label set in each, both parts in random order.
+    """Return the training and held-out rows of folds stratified by label sets, in random order.
 
     Args:
-        labels: (instances, labels), NaN for missing labels; equal known labels make equal label sets.
+        labels: (instances, labels), NaN for missing labels; a missing label is treated as a third value.
     """
     labels = np.nan_to_num(labels, nan=-1)
     _, strata, counts = np.unique(labels, axis=0, return_inverse=True, return_counts=True)

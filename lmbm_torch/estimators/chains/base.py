@@ -39,17 +39,17 @@ from lmbm_torch.solvers.networks.problems import Features, canonical
 from lmbm_torch.solvers.structural import lbfgs
 from lmbm_torch.solvers.structural.problems import StructuralWeights
 
-# Largest memory of all pairs of classes between positions, for sequences decoded together.
+# Memory, in bytes, for tables of class pairs of neighbouring positions; limits the sequences decoded at once.
 _PAIR_BYTES = 2**28
 
 
 class Rows(NamedTuple):
-    """The positions of all sequences, one after another.
+    """The positions of all sequences, joined to a single array.
 
     Args:
         features: (positions, features), dense or CSR.
-        start: (sequences + 1,), the first position of each sequence.
-        allowed: (positions, classes), true for each allowed class of a position; all if None.
+        start: (sequences + 1,), the first position of each sequence, and the number of positions.
+        allowed: (positions, classes), True for each allowed class of a position; None if all are allowed.
     """
 
     features: Features
@@ -57,7 +57,7 @@ class Rows(NamedTuple):
     allowed: np.ndarray | None = None
 
     def of(self, sequences: np.ndarray) -> Rows:
-        """Return the positions of some sequences, by number."""
+        """Return the positions of the sequences with the given indices."""
         lengths = np.diff(self.start)[sequences]
         start = np.concatenate([[0], lengths.cumsum()])
         chosen = np.arange(start[-1]) + np.repeat(self.start[sequences] - start[:-1], lengths)
@@ -65,7 +65,7 @@ class Rows(NamedTuple):
 
 
 class SequenceClassifier(TrainedEstimator, ABC):
-    """A joint classifier of the positions of sequences.
+    """A classifier of sequences, which predicts the classes of all positions jointly.
 
     ``X`` is a list of arrays ``(length, features)``, all dense or all sparse, an array ``(sequences, length,
     features)``, a list of data frames with the same columns, or a list of lists of tokens: dictionaries,
@@ -80,29 +80,29 @@ class SequenceClassifier(TrainedEstimator, ABC):
 
     encodes_frames: ClassVar[bool] = False
 
-    # Token features in fewer tokens are left out.
+    # Token features that occur in fewer tokens are left out.
     min_freq = 1
     token_features_: TokenFeatures | None
 
-    # Allowed pairs of neighbouring classes; only some classes have the parameter.
+    # Allowed pairs of neighbouring classes; a parameter of only some subclasses.
     constraints: Any = None
-    # Classifiers of sequences take no rules over positions.
+    # Rules over labels are not supported for sequences.
     rules = None
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        # scikit-learn's checks cannot create lists of arrays.
+        # Skip scikit-learn's estimator checks, which cannot create lists of arrays as instances.
         tags.no_validation = True
         tags.target_tags.required = True
         return tags
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.protocol.Capabilities`."""
+        """Return what the classifier can do, see :class:`~lmbm_torch.protocol.Capabilities`."""
         return Capabilities(objective="score", minimises=False, decoder=chain_dp.decode, of_sequences=True)
 
     def energies(self, X) -> list[ChainEnergy]:
-        """Return a list with the energy of sequences ``X``."""
+        """Return a list with a single energy, for all sequences ``X``."""
         return [self.energy(X)]
 
     def calibrated(self, energies: Sequence[ChainEnergy]) -> list[ChainEnergy]:
@@ -110,49 +110,49 @@ class SequenceClassifier(TrainedEstimator, ABC):
         return list(energies)
 
     def energy(self, X, *, known=None) -> ChainEnergy:
-        """Return the chains' energy for sequences ``X``, in float64, on ``device``.
+        """Return the energy of the chains for sequences ``X``, in float64, on ``device``.
 
         Args:
-            known: see :meth:`predict`.
+            known: known classes, see :meth:`predict`.
         """
         return self._known_energy(self._validate_predict(X, known))
 
     @answer_call
     def decode(self, X, *, top_k: int = 1, known=None) -> Decoding:
-        """Return the ``top_k`` labellings of largest score as indices into ``classes_``, with padding.
+        """Return the ``top_k`` label sequences with the largest scores, as padded indices into ``classes_``.
 
         Args:
-            known: see :meth:`predict`.
+            known: known classes, see :meth:`predict`.
         """
         return chain_dp.decode(self.energy(X, known=known), top_k=top_k)
 
     @answer_call
     def predict(self, X, *, known=None) -> list[Any]:
-        """Return the classes of each sequence's positions.
+        """Predict the class of each position, for each sequence.
 
-        A sequence of tokens has a list of classes, as of sklearn-crfsuite, other sequences have an array.
+        The result for a sequence of tokens is a list of classes, as in sklearn-crfsuite, otherwise an array.
 
         Args:
             known: for each sequence a list with an entry for each position: a class, a set of classes, or
                 None or NaN for any class. The prediction completes the known classes.
 
         Raises:
-            ValueError: an invalid input, named in the message; known classes that the constraints forbid.
+            ValueError: an input is invalid (the message names it), or constraints forbid the known classes.
         """
         labels = self._each(X, known, lambda energy: chain_dp.decode(energy).labels)
         found = [self.classes_[row] for row in labels]
         return [row.tolist() for row in found] if are_tokens(X) else found
 
     def score(self, X, y) -> float:
-        """Return the share of positions with the right class."""
+        """Return the share of positions whose class is predicted right."""
         predicted = self.predict(X)
         truth = label_rows(y, [len(each) for each in predicted])
         return float(np.mean(np.concatenate(predicted) == truth))
 
     def _each(self, X, known: Any, found: Callable[[ChainEnergy], Tensor]) -> list[np.ndarray]:
-        """Return values of each sequence's positions, computed in groups of similar length.
+        """Compute values of each sequence's positions by ``found``, in groups of sequences of similar length.
 
-        Padding all sequences to the longest would cost time and memory.
+        Groups save time and memory, because sequences are padded only to the longest of the group.
         """
         rows = self._validate_predict(X, known)
         lengths, of_each = np.diff(rows.start), {}
@@ -163,7 +163,7 @@ class SequenceClassifier(TrainedEstimator, ABC):
 
     @abstractmethod
     def _energy(self, rows: Rows) -> ChainEnergy:
-        """Return the energy of validated rows, whatever classes are known."""
+        """Return the energy of validated rows, in which known classes are ignored."""
 
     def _known_energy(self, rows: Rows) -> ChainEnergy:
         """Return the energy of validated rows, with −∞ for classes that are not allowed."""
@@ -176,12 +176,12 @@ class SequenceClassifier(TrainedEstimator, ABC):
         return replace(energy, unary=unary)
 
     def _chains(self, scores: np.ndarray, transition: np.ndarray, rows: Rows) -> ChainEnergy:
-        """Return the energy of scores (positions, classes) and transitions, on ``device``."""
+        """Build the energy from scores (positions, classes) and transitions (classes, classes)."""
         steps = steps_of(self.classes_, self.constraints)
         return padded_chains(scores, transition, np.diff(rows.start), steps).to(self._device)
 
     def _validate_fit(self, X, y) -> tuple[Rows, np.ndarray]:
-        """Return the rows, and the indices of the positions' classes; set ``classes_``."""
+        """Validate the data; return the rows and the class index of each position; set ``classes_``."""
         rows = self._fit_rows(X)
         labels = label_rows(y, np.diff(rows.start).tolist())
         if are_partial(labels):
@@ -191,7 +191,7 @@ class SequenceClassifier(TrainedEstimator, ABC):
         return rows, codes
 
     def _fit_rows(self, X) -> Rows:
-        """Return the rows of a training; set the names and number of features."""
+        """Validate training sequences and join their positions; set names and number of features."""
         check_parameters(self)
         features = self.token_features_ = TokenFeatures.of(X, self.min_freq) if are_tokens(X) else None
         names = _column_names(X) if features is None else np.array(features.names, dtype=object)
@@ -226,10 +226,10 @@ class SequenceClassifier(TrainedEstimator, ABC):
         return rows._replace(allowed=allowed)
 
     def _in_order(self, X: Sequence) -> Sequence:
-        """Return data frames with the columns of ``fit`` in the order of ``fit``.
+        """Put the columns of data frames into the order of ``fit``.
 
         Raises:
-            ValueError: other columns.
+            ValueError: the columns are not the columns of ``fit``.
         """
         names, found = getattr(self, "feature_names_in_", None), _column_names(X)
         if names is None or found is None:
@@ -242,7 +242,7 @@ class SequenceClassifier(TrainedEstimator, ABC):
 class ProbabilisticSequenceClassifier(SequenceClassifier):
     """A sequence classifier with a distribution of the classes given the sequence."""
 
-    # Of classifiers trained by likelihood.
+    # Norm of the gradient after training by likelihood, relative to the norm at zero weights.
     relative_gradient_: float
 
     @property
@@ -265,14 +265,14 @@ class ProbabilisticSequenceClassifier(SequenceClassifier):
 
 
 def by_position(weights: np.ndarray | None, start: np.ndarray) -> np.ndarray | None:
-    """Convert weights of sequences (sequences,) to weights of positions (positions,); None for None."""
+    """Repeat each sequence's weight for all its positions, (positions,); keep None."""
     return None if weights is None else np.repeat(weights, np.diff(start))
 
 
 def _of_similar_length(lengths: np.ndarray, num_classes: int) -> Iterator[np.ndarray]:
-    """Yield numbers of sequences of similar length, as many as memory for pairs of classes allows.
+    """Yield indices of sequences to decode together: of similar length, and as many as memory allows.
 
-    Padding at most doubles a sequence.
+    The longest sequence of a group is at most twice as long as the shortest.
     """
     doublings = np.ceil(np.log2(lengths))
     for each in np.unique(doublings):
@@ -283,10 +283,10 @@ def _of_similar_length(lengths: np.ndarray, num_classes: int) -> Iterator[np.nda
 
 
 def _column_names(X: Any) -> np.ndarray | None:
-    """Return the names of the columns of data frames; None for other sequences.
+    """Return the column names if sequences are data frames; None if sequences are arrays.
 
     Raises:
-        ValueError: data frames with unlike columns, or data frames beside arrays.
+        ValueError: data frames have different columns, or there are data frames and arrays.
     """
     if isinstance(X, np.ndarray) or sparse.issparse(X) or not isinstance(X, Sequence):
         return None
@@ -303,7 +303,7 @@ def _column_names(X: Any) -> np.ndarray | None:
 
 
 def _stacked(X: Any) -> Rows:
-    """Join the arrays of a list; raise ValueError unless all are feature arrays of one width."""
+    """Join the sequences' feature arrays; raise ValueError if their numbers of features differ."""
     if isinstance(X, np.ndarray) and X.ndim == 3:
         X = [*X]
     if isinstance(X, np.ndarray) or sparse.issparse(X):
@@ -314,8 +314,8 @@ def _stacked(X: Any) -> Rows:
     empty = [number for number, each in enumerate(X) if getattr(each, "shape", None) and not each.shape[0]]
     if empty:
         raise ValueError(f"X: expected at least one position in every sequence, got none in {empty}")
-    # A check of each array takes 0.1 ms, for short sequences 90 % of the time of a prediction: plain arrays
-    # are checked together, after joining.
+    # Check plain arrays together after joining, because to check each array takes 0.1 ms: 90 % of the time of
+    # a prediction for short sequences.
     are_plain = all((type(each) is np.ndarray or sparse.issparse(each)) and each.ndim == 2 for each in X)
     arrays = X if are_plain else [check_array(each, input_name="X", **ACCEPTED) for each in X]
     widths = sorted({each.shape[1] for each in arrays})
@@ -333,9 +333,9 @@ def _stacked(X: Any) -> Rows:
 def train_likelihood(
     classifier: ProbabilisticSequenceClassifier, problem: LikelihoodProblem, absolute: float = 0.0
 ) -> StructuralWeights:
-    """Return weights of features, with intercepts, and transitions; report the training of a classifier.
+    """Minimise the objective plus absolute · ‖w‖₁ by L-BFGS; return weights of features and transitions.
 
-    L-BFGS minimises the objective of the problem plus absolute · ‖w‖₁.
+    The classifier's attributes for objective, gap and iterations are set.
     """
     state: Any
     if absolute > 0:

@@ -1,4 +1,4 @@
-"""Baselines of chains: independent positions by any scikit-learn classifier, and the MEMM."""
+"""Baselines for sequences: any classifier of single positions, and the maximum-entropy Markov model."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class IndependentPositions(SequenceClassifier):
     """A classifier applied to each position separately, without transitions.
 
     Args:
-        classifier: with a ``decision_function`` of one score per class, such as
+        classifier: classifier whose ``decision_function`` returns a score for each class, such as
             :class:`~lmbm_torch.estimators.MultiClassSVM`, or
-            :func:`~lmbm_torch.estimators.common.baselines.independent_svm` of each class against the rest
-            (survey, section 6; Equation 31 divides the weights of a class by their norm).
+            :func:`~lmbm_torch.estimators.common.baselines.independent_svm` for each class against the rest
+            (survey, section 6; Equation 31 divides the weights of a class by the norm).
 
     Attributes:
         classifier_: the fitted classifier; classes_: the classes.
     """
 
-    # The device of the classifier is unknown.
+    # Energies are built on the CPU, because the classifier's device is unknown.
     device = "cpu"
 
     def __init__(self, classifier: BaseEstimator):
@@ -43,7 +43,7 @@ class IndependentPositions(SequenceClassifier):
 
     @fit_call
     def fit(self, X, y):
-        """Train on the positions of sequences (length, features) and their classes (length,)."""
+        """Train the classifier on all positions of sequences (length, features) with classes (length,)."""
         rows, codes = self._validate_fit(X, y)
         self.classifier_ = clone(self.classifier).fit(rows.features, codes)  # pyright: ignore
         return self
@@ -56,7 +56,7 @@ class IndependentPositions(SequenceClassifier):
 
 
 class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
-    """A maximum-entropy Markov model (MEMM): logistic regression given the previous class, decoded jointly.
+    """A maximum-entropy Markov model: logistic regression given the previous class, decoded jointly.
 
     McCallum, Freitag and Pereira (ICML 2000). Training minimises ½‖w‖² − C Σ log p(class | x, previous class)
     by L-BFGS; the intercept is the weight of a constant feature, regularised like other weights.
@@ -74,8 +74,8 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
         classes_: the classes; n_features_in_: the number of features of a position.
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
             / scale; 0 and 1 if C is a number.
-        coef_: (classes, features); intercept_: (classes,).
-        transition_: (classes, classes), row to column, before each row of scores is normalised.
+        coef_: (classes, features), weights; intercept_: (classes,).
+        transition_: (classes, classes), scores from the row's class to the column's class, not normalised.
         objective_, relative_gradient_, duality_gap_, n_iter_: as in :class:`~.classifiers.ChainCRF`.
 
     Examples:
@@ -97,13 +97,13 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
 
     @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Train on sequences (length, features) and their positions' classes (length,).
+        """Train on sequences (length, features) with a class for each position, (length,).
 
         Args:
-            sample_weight: (sequences,), multiplies C.
+            sample_weight: (sequences,), factors of C.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message.
+            ValueError: a parameter or input is invalid; the message names it.
         """
         rows, codes = self._validate_fit(X, y)
         weights = by_position(self._weights(sample_weight, rows.start[1:]), rows.start)
@@ -117,7 +117,7 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
             inputs = sparse.csr_array(sparse.hstack([inputs, before]))
         else:
             inputs = np.hstack([inputs, before.toarray()])
-        # For two classes logistic regression penalises the difference of the weights, twice either weight.
+        # Halve C for two classes, so the penalty is that of binary logistic regression, on one weight vector.
         C = self.C_ / 2 if count == 2 else self.C_
         start = np.arange(len(codes) + 1)
         coef, _ = train_likelihood(self, LikelihoodProblem(inputs, codes, start, count, C, weights))

@@ -32,7 +32,7 @@ from lmbm_torch.fitting.recipe import merged
 from lmbm_torch.solvers.chains.linear import LikelihoodProblem, PartialLikelihoodProblem
 from lmbm_torch.solvers.networks.problems import Features
 
-# Constraints of sequences: a scheme of tags, or pairs of classes.
+# Allowed values of ``constraints``: the name of a scheme of tags, pairs of classes, or None.
 TRANSITIONS = [StrOptions(SCHEMES), "array-like", None]
 
 
@@ -45,19 +45,19 @@ class ChainCRF(ProbabilisticSequenceClassifier):
     Args:
         C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
             :func:`~lmbm_torch.fitting.recipe.units`.
-        c1: weight of ‖w‖₁ relative to the losses, CRFsuite's c1; 0 for none. Above 0 many weights are 0.
-        c2: CRFsuite's c2, in place of ``C``: the weight of ‖w‖² relative to the losses, C = 1 / (2 c2).
-        kernel, gamma, kernel_degree, coef0: see :class:`ChainSVM`. Kernels other than the linear one are
-            trained in the dual (dual_optimization_conditional_models_2006), chain by chain: for some hundred
-            chains. ``c1`` is then 0, and ``tol`` a relative duality gap.
+        c1: weight of ‖w‖₁ relative to the losses, as CRFsuite's c1; with c1 above 0 many weights become 0.
+        c2: weight of ‖w‖² relative to the losses, as CRFsuite's c2; replaces ``C`` by C = 1 / (2 c2).
+        kernel, gamma, kernel_degree, coef0: see :class:`ChainSVM`. All kernels but the linear kernel are
+            trained in the dual (dual_optimization_conditional_models_2006), which suits up to some hundred
+            sequences. ``c1`` must then be 0, and ``tol`` is a relative duality gap.
         min_freq: features of tokens that occur in fewer tokens are left out.
-        all_possible_transitions: False to learn only the transitions between classes that are neighbours
-            somewhere in training; all others keep weight 0, and remain possible.
+        all_possible_transitions: False to learn only transitions between classes that are neighbours
+            somewhere in training; unseen transitions keep weight 0, and remain possible.
         constraints: a scheme of tags (``"BIO"``, ``"IOB1"``, ``"BIOES"``) or allowed pairs of classes, see
-            :func:`~lmbm_torch.constraints.allowed_transitions`. Other sequences have probability 0, in
-            training and in predictions.
-        tol: training ends at this norm of the gradient, relative to the norm at zero weights, and this
-            relative gain of an iteration.
+            :func:`~lmbm_torch.constraints.allowed_transitions`. Sequences that break the constraints have
+            probability 0, in training and in predictions.
+        tol: training ends if the norm of the gradient, relative to the norm at zero weights, and the relative
+            gain of an iteration are at most ``tol``.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
         device: device of predictions except linear scores, such as ``"cpu"`` or ``"cuda"``.
         verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
@@ -66,12 +66,12 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         classes_: the classes; n_features_in_: the number of features of a position.
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
             / scale; 0 and 1 if C is a number.
-        coef_: (classes, features), of the linear kernel; intercept_: (classes,).
-        dual_coef_: (classes, positions), X_fit_: (positions, features); of other kernels.
-        transition_: (classes, classes), row to column.
-        objective_: the value of the training objective; relative_gradient_: its norm relative to the norm at
-            zero; duality_gap_: an upper bound of the relative distance to the optimum, loose for a large C;
-            n_iter_: of L-BFGS.
+        coef_: (classes, features), for the linear kernel; intercept_: (classes,).
+        dual_coef_: (classes, positions), X_fit_: (positions, features); for nonlinear kernels.
+        transition_: (classes, classes), scores from the row's class to the column's class.
+        objective_: the value of the training objective; relative_gradient_: the norm of the gradient relative
+            to the norm at zero weights; duality_gap_: an upper bound of the relative distance to the optimum,
+            loose for a large C; n_iter_: number of iterations of L-BFGS.
 
     Examples:
         >>> from lmbm_torch.estimators import ChainCRF
@@ -127,18 +127,17 @@ class ChainCRF(ProbabilisticSequenceClassifier):
 
     @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Train on sequences (length, features) and their positions' classes (length,).
+        """Train on sequences (length, features) with a class for each position, (length,).
 
-        A position's class may be known in part: None or NaN for any class, a set of classes for one of some.
-        Training then maximises the probability of all labellings that agree, which is not concave;
+        A position's class may be unknown, None or NaN, or partly known, a set of possible classes. Training
+        then maximises the total probability of all possible label sequences, which is not a concave problem;
         ``duality_gap_`` is NaN.
 
         Args:
-            sample_weight: (sequences,), multiplies C.
+            sample_weight: (sequences,), factors of C.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message; classes that the constraints
-                forbid.
+            ValueError: a parameter or input is invalid (the message names it), or constraints forbid classes.
         """
         if self.kernel != "linear":
             for name, usual in {"c1": 0, "constraints": None, "all_possible_transitions": True}.items():
@@ -157,7 +156,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         codes = tags.labelling(lengths, steps)
         weights = self._weights(sample_weight, rows.start[1:])
         scaled = self._scaled(rows.features, by_position(weights, rows.start))
-        # Equal columns share one weight at the least ‖w‖², not at the least ‖w‖₁.
+        # Merge equal columns only without c1: such columns have equal weights at the least ‖w‖² only.
         inputs, back = merged(scaled) if self.c1 == 0 else (scaled, None)
         given: Any = (inputs, codes, rows.start, len(self.classes_), self.C_, weights, steps)
         problem = LikelihoodProblem(*given, learns_all_steps=self.all_possible_transitions)
@@ -176,7 +175,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
 
     @property
     def state_features_(self) -> dict[tuple[str, Any], float]:
-        """The weights that are not 0, by (feature name, class), as in sklearn-crfsuite."""
+        """The non-zero weights of features, by (feature name, class), as in sklearn-crfsuite."""
         names = getattr(self, "feature_names_in_", None)
         if names is None:
             names = [f"x{column}" for column in range(self.n_features_in_)]
@@ -188,7 +187,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
 
     @property
     def transition_features_(self) -> dict[tuple[Any, Any], float]:
-        """The weights of transitions that are not 0, by (class, next class), as in sklearn-crfsuite."""
+        """The non-zero weights of transitions, by (class, next class), as in sklearn-crfsuite."""
         tags = self.classes_.tolist()
         return {
             (tags[before], tags[after]): float(self.transition_[before, after])
@@ -213,29 +212,29 @@ class ChainSVM(SequenceClassifier):
     Args:
         C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
             :func:`~lmbm_torch.fitting.recipe.units`; with a kernel relative to the mean of k(x, x).
-        kernel: ``"linear"``, ``"poly"``, ``"rbf"``, or a function of two sets of features that returns the
-            matrix of kernel values; all but the linear kernel need memory for the values of all pairs of
-            training positions.
+        kernel: ``"linear"``, ``"poly"``, ``"rbf"``, or a function of two feature matrices that returns the
+            kernel values; all but the linear kernel need memory for the values of all pairs of training
+            positions.
         gamma, kernel_degree, coef0: see :class:`~lmbm_torch.estimators.LMSBNClassifier`.
         coupling_penalty: a factor of the squared transitions in ‖w‖².
-        constraints: allowed pairs of classes, as of :class:`ChainCRF`.
+        constraints: allowed pairs of classes, as in :class:`ChainCRF`.
         tol: relative duality gap at which training ends.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
         device: device of the kernel values of dense features and of predictions except linear scores, such as
             ``"cpu"`` or ``"cuda"``.
         verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
-        random_state: seed of the solver's order of visits.
+        random_state: seed of the order in which the solver visits sequences.
 
     Attributes:
         classes_: the classes; n_features_in_: the number of features of a position.
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
             / scale; 0 and 1 if C is a number.
-        transition_: (classes, classes), row to column.
+        transition_: (classes, classes), scores from the row's class to the column's class.
         intercept_: (classes,).
-        coef_: (classes, features), of the linear kernel.
-        dual_coef_: (classes, positions), X_fit_: (positions, features); of other kernels.
-        objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes, or
-            iterations of L-BFGS.
+        coef_: (classes, features), for the linear kernel.
+        dual_coef_: (classes, positions), X_fit_: (positions, features); for nonlinear kernels.
+        objective_: the value of the training objective; duality_gap_: the duality gap relative to the
+            objective; n_iter_: number of passes, or of iterations of L-BFGS.
 
     Examples:
         >>> from lmbm_torch.estimators import ChainSVM
@@ -283,14 +282,13 @@ class ChainSVM(SequenceClassifier):
 
     @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Train on sequences (length, features) and their positions' classes (length,).
+        """Train on sequences (length, features) with a class for each position, (length,).
 
         Args:
-            sample_weight: (sequences,), multiplies C.
+            sample_weight: (sequences,), factors of C.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message; classes that the constraints
-                forbid.
+            ValueError: a parameter or input is invalid (the message names it), or constraints forbid classes.
         """
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])

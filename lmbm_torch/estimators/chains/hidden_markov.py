@@ -22,13 +22,13 @@ EMISSIONS = {"bernoulli": Bernoulli, "gaussian": Gaussian, "multinomial": Multin
 class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
     """A hidden Markov model whose states are the classes, trained by counting (survey, Equation 5).
 
-    The model generates the features; prediction are the most probable classes given the sequence. Training is
-    a single pass over the positions.
+    The model has a distribution of the features given the class. Predicted are the most probable classes
+    given the sequence. Training is a single pass over the positions.
 
     Args:
         emission: distribution of a position's features given the class: ``"gaussian"`` for numbers, best
             standardised, ``"bernoulli"`` for bits, ``"multinomial"`` for counts, such as of words.
-        smoothing: pseudo-observations > 0 of each start, transition and emission.
+        smoothing: positive number that is added to the count of each start, transition and emission.
         device: device of predictions, such as ``"cpu"`` or ``"cuda"``.
 
     Attributes:
@@ -56,14 +56,14 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
 
     @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Train on sequences (length, features) and their positions' classes (length,).
+        """Train on sequences (length, features) with a class for each position, (length,).
 
         Args:
-            sample_weight: (sequences,), counts of the sequences.
+            sample_weight: (sequences,), how often each sequence is counted.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message, such as features that are not
-                bits for ``"bernoulli"``.
+            ValueError: a parameter or input is invalid, for example features are not 0 and 1 with
+                ``"bernoulli"``; the message names the parameter or input.
         """
         rows, codes = self._validate_fit(X, y)
         emission = EMISSIONS[self.emission](len(self.classes_), self.n_features_in_)
@@ -83,7 +83,7 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
     def _observed(self, rows: Rows) -> Tensor:
         features: Any = rows.features
         if self.emission == "gaussian" and self.token_features_ is not None:
-            # Zeros are observations of a normal distribution, too.
+            # Convert to dense features, because for a normal distribution zeros are observations, too.
             features = features.toarray()
         return to_tensor(features).double()
 

@@ -1,4 +1,4 @@
-"""Conditional random fields of chains with a kernel, dual (dual_optimization_conditional_models_2006)."""
+"""Training of chain CRFs with a kernel, in the dual (dual_optimization_conditional_models_2006)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from lmbm_torch.solvers.gram import PrecomputedGram
 
 
 def fit_kernel(classifier: ProbabilisticSequenceClassifier, X: Any, y: Any, sample_weight: Any) -> None:
-    """Train the scores of positions as kernel expansions, and the transitions.
+    """Train a chain CRF whose scores of positions are kernel expansions, and set the fitted attributes.
 
-    Training minimises ½‖w‖² − C Σ log p(y | x) by steps on the marginals of one chain after another; the
-    intercept is a constant 1 added to the kernel.
+    Training minimises ½‖w‖² − C Σ log p(y | x) by steps on the marginals of each chain in turn; the intercept
+    is a constant 1 added to the kernel.
 
     Args:
-        classifier: with the parameters of a kernel; the fitted attributes are set.
-        X, y, sample_weight: as given to ``fit``.
+        classifier: classifier with the parameters of the kernel.
+        X, y, sample_weight: the arguments of ``fit``.
 
     Raises:
-        ValueError: too many positions for the memory of kernel values, a weight of zero.
+        ValueError: the kernel values of all positions need too much memory, or a weight is 0.
     """
     estimator: Any = classifier
     rows, codes = classifier._validate_fit(X, y)

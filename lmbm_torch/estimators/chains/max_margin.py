@@ -20,13 +20,12 @@ from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 
-# Bytes of the linear kernel's values of all pairs up to which dual steps are faster than Frank–Wolfe on the
-# weights.
+# With a linear kernel, dual steps are used if all kernel values take at most this memory, in bytes.
 _GRAM_BYTES = 2**26
-# Ratio length · positions / weights above which smoothed hinges are faster than Frank–Wolfe, whose passes
-# grow with the chains' length (measured from 1 to 700).
+# Smoothed hinges are faster than Frank–Wolfe if length · positions / number of weights is larger: Frank–Wolfe
+# needs more passes for longer chains (measured for lengths from 1 to 700).
 _MANY = 15
-# The same limit if columns have unlike units or C is large: then dual steps gain little.
+# Replaces the limit _MANY if columns have different units or C is large, because dual steps then gain little.
 _ENOUGH = 2
 
 
@@ -39,21 +38,21 @@ def train_max_margin(
     free_intercept: bool = False,
     **options: Any,
 ) -> np.ndarray:
-    """Train the scores of an estimator, and return the transitions (classes, classes), row to column.
+    """Train an estimator's scores, and return the transitions (classes, classes) from row to column.
 
     Training minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)]. With the linear
     kernel the solver is L-BFGS on smoothed hinges for long chains, for many positions per weight, and for
     columns in unlike units or a large C; otherwise block-coordinate Frank–Wolfe on the weights. With other
     kernels the solver is SMO on the factored dual; the intercept is a constant 1 added to the kernel. Chains
-    of one position are solved in all classes of a position at once, with the linear kernel for few positions.
+    of a single position are solved in all classes at once, with the linear kernel only for few positions.
 
     Args:
-        X: (rows, features), all chains one after another.
-        codes: (rows,), indices into the classes.
-        start: (chains + 1,), the first row of each chain.
-        free_intercept: whether intercepts are outside of the penalty: for chains of one position, by kernel
-            values of all pairs.
-        options: arguments of all problems, such as weights of the chains.
+        X: (rows, features), the positions of all chains.
+        codes: (rows,), the class index of each position.
+        start: (chains + 1,), the first row of each chain, and the number of rows.
+        free_intercept: whether intercepts are not penalised; only for chains of a single position, and needs
+            the kernel values of all pairs.
+        options: further arguments of the training problems, such as weights of the chains.
     """
     by_row = by_position(options.get("sample_weight"), start)
     options["num_states"] = len(estimator.classes_)
@@ -84,10 +83,10 @@ def _weights_of_features(
     options: dict[str, Any],
     solve: Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray, Any]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
-    """Return weights (classes, features), intercepts, transitions, and the solver's last state.
+    """Train with a linear kernel; return weights (classes, features), intercepts, transitions, last state.
 
     Args:
-        solve: :func:`_duals_of_values` or :func:`_free_duals`.
+        solve: function for training in the dual: :func:`_duals_of_values` or :func:`_free_duals`.
     """
     X, back = merged(X)
     C = estimator.C_
@@ -121,7 +120,7 @@ def _duals_of_values(
     start: np.ndarray,
     options: dict[str, Any],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
-    """Return duals (classes, rows) for kernel values (rows, rows), which are changed."""
+    """Solve the dual for kernel values ``gram`` (rows, rows), which are changed in place."""
     gram += 1.0
     problem = ChainKernelProblem(gram, codes, start, C=estimator.C_, **options)
     solver = multi_class if problem.has_single_positions and problem.allowed is None else smo
@@ -137,8 +136,8 @@ def _free_duals(
     start: np.ndarray,
     options: dict[str, Any],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
-    """Return :func:`_duals_of_values` with free intercepts."""
-    # The duals of each class sum to zero: values about their means have the same solution, in better units.
+    """Solve the dual as :func:`_duals_of_values` does, but with intercepts that are not penalised."""
+    # Centre the kernel values: as duals of a class sum to 0, the solution stays the same, at better scale.
     means = gram.mean(0)
     gram += means.mean() - means - means[:, None]
     problem = ChainKernelProblem(gram, codes, start, C=estimator.C_, **options)
@@ -148,16 +147,16 @@ def _free_duals(
 
 
 def row_scores(estimator: TrainedEstimator, X: Features) -> np.ndarray:
-    """Return the scores without transitions, (rows, classes), of a fitted estimator."""
+    """Compute the scores (rows, classes) of positions by a fitted estimator, without transitions."""
     if estimator.kernel == "linear":
         return X @ estimator.coef_.T + estimator.intercept_
     return estimator.kernel_.expand(X, estimator.X_fit_, estimator.dual_coef_) + estimator.intercept_
 
 
 def _suits_smoothing(X: Features, start: np.ndarray, num_states: int, C: float) -> bool:
-    """Return whether gradients of smoothed hinges are cheaper than passes over the duals.
+    """Return whether L-BFGS on smoothed hinges is likely faster than passes over the duals.
 
-    A chain counts by its squared length: long chains among short ones determine the time.
+    Chains enter the decision by squared length, because long chains determine the time.
     """
     rows: Any = X
     weights = num_states * (rows.shape[1] + 1 + num_states)

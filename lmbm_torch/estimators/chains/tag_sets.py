@@ -1,4 +1,4 @@
-"""Partly known tags of sequences: a tag, a set of tags, or any tag at each position."""
+"""Partly known tags (classes of positions): at each position a tag, a set of possible tags, or unknown."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__: list[str] = []
 
 
 class Tags(NamedTuple):
-    """Tags of the positions of all sequences of a training set.
+    """The tags of all positions of a training set.
 
     Args:
-        classes: (classes,), sorted.
-        codes: (positions,), indices of classes; None where some tags are known in part.
-        mask: (positions, classes), true for each allowed class of a position; None where all tags are known.
+        classes: (classes,), the different tags, sorted.
+        codes: (positions,), the class index of each position; None if any tag is only partly known.
+        mask: (positions, classes), True for each possible class of a position; None if all tags are known.
     """
 
     classes: np.ndarray
@@ -31,13 +31,13 @@ class Tags(NamedTuple):
 
     @classmethod
     def of(cls, labels: np.ndarray) -> Tags:
-        """Return the tags; the classes are all tags that occur.
+        """Convert labels of positions; the classes are all tags in ``labels``.
 
         Args:
-            labels: (positions,), each a tag, None or NaN for any tag, or a set of tags.
+            labels: (positions,), each a tag, a set of possible tags, or None or NaN for an unknown tag.
 
         Raises:
-            ValueError: no tag at all, an empty set, or tags that are no classes.
+            ValueError: there is no tag at all, a set is empty, or tags cannot be classes.
         """
         if not are_partial(labels):
             check_classification_targets(labels)
@@ -49,15 +49,15 @@ class Tags(NamedTuple):
         check_classification_targets(known)
         classes = np.unique(np.array(known))
         if classes.dtype.kind == "f":
-            # Whole numbers that stood beside NaN.
+            # Convert back to integers: NumPy made them floats because of NaN.
             classes = classes.astype(np.int64)
         return cls(classes, None, _mask(given, classes, "y"))
 
     def labelling(self, lengths: np.ndarray, steps: AllowedSteps | None) -> np.ndarray:
-        """Return indices of classes (positions,) that agree with the tags and the allowed steps.
+        """Return a class index for each position, (positions,), possible by the tags and allowed steps.
 
         Raises:
-            ValueError: a sequence without an allowed labelling.
+            ValueError: a sequence has no possible classes.
         """
         if self.codes is not None and steps is None:
             return self.codes
@@ -66,30 +66,30 @@ class Tags(NamedTuple):
 
 
 def are_partial(labels: np.ndarray) -> bool:
-    """Return whether some tags are sets, None or NaN."""
+    """Return whether any tag is a set, None or NaN, so not fully known."""
     return any(isinstance(each, set | frozenset) or is_absent(each) for each in labels.tolist())
 
 
 def known_classes(known: Sequence[Any], lengths: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return the allowed classes (positions, classes) of partly known tags.
+    """Convert partly known tags to a mask (positions, classes), True for each possible class.
 
     Args:
         known: for each sequence a list with None, NaN, a tag or a set of tags at each position.
-        lengths: (sequences,).
-        classes: the classes of the training.
+        lengths: (sequences,), the lengths of the sequences.
+        classes: the classes seen in training.
 
     Raises:
-        ValueError: lists of other lengths, an unknown tag, an empty set.
+        ValueError: a list has not the length of the sequence, a tag is unknown, or a set is empty.
     """
     rows = label_rows(known, lengths.tolist(), "known")
     return _mask([_tags(each, "known") for each in rows.tolist()], classes, "known")
 
 
 def label_rows(labels: Sequence[Any], lengths: list[int], name: str = "y") -> np.ndarray:
-    """Join the labels of all sequences.
+    """Join the labels of all sequences to a single array, (positions,).
 
     Raises:
-        ValueError: lengths other than the sequences'.
+        ValueError: the number of labels of a sequence is not the sequence's length.
     """
     if labels is None:
         raise ValueError(f"{name}: expected an array of labels for each sequence, got None")
@@ -102,13 +102,13 @@ def label_rows(labels: Sequence[Any], lengths: list[int], name: str = "y") -> np
                 f"{name}: expected {length} labels for sequence {number}, got shape {each.shape}"
             )
     if any(each.dtype == object for each in rows):
-        # Object arrays keep numbers as numbers beside texts.
+        # Join as objects, because otherwise numbers next to texts would become texts.
         rows = [each.astype(object) for each in rows]
     return np.concatenate(rows)
 
 
 def steps_of(classes: np.ndarray, constraints: Any) -> AllowedSteps | None:
-    """Return the allowed steps between classes; None without constraints.
+    """Return the allowed transitions between neighbouring classes; None without constraints.
 
     Args:
         constraints: see :func:`~lmbm_torch.constraints.allowed_transitions`.
@@ -125,16 +125,16 @@ def steps_of(classes: np.ndarray, constraints: Any) -> AllowedSteps | None:
 def labelling_within(
     allowed: np.ndarray, lengths: np.ndarray, steps: AllowedSteps | None, name: str
 ) -> np.ndarray:
-    """Return an allowed labelling of all sequences, (positions,).
+    """Return a class index for each position, (positions,), with allowed classes and transitions.
 
     Args:
-        allowed: (positions, classes).
-        lengths: (sequences,).
-        steps: the steps allowed; all if None.
-        name: of the argument that holds the tags.
+        allowed: (positions, classes), True for each allowed class.
+        lengths: (sequences,), the lengths of the sequences.
+        steps: the allowed transitions; None if all are allowed.
+        name: name of the argument with the tags, for the error message.
 
     Raises:
-        ValueError: a sequence without an allowed labelling.
+        ValueError: a sequence has no allowed classes.
     """
     labels, are_possible = allowed_labels(allowed, lengths, steps)
     if not are_possible.all():
@@ -152,7 +152,7 @@ def _steps_of(classes: tuple[Any, ...], constraints: Any) -> AllowedSteps:
 
 
 def _array(labels: Any) -> np.ndarray:
-    """Return the labels of a sequence as an array; of objects, if some are sets or missing."""
+    """Convert the labels of a sequence to an array; to an array of objects if any is a set or missing."""
     if isinstance(labels, np.ndarray) or not isinstance(labels, list | tuple):
         return np.asarray(labels)
     if any(is_absent(each) or isinstance(each, set | frozenset) for each in labels):
@@ -163,7 +163,7 @@ def _array(labels: Any) -> np.ndarray:
 
 
 def _tags(given: Any, name: str) -> frozenset[Any] | None:
-    """Return the tags allowed by an entry; None for all."""
+    """Return the set of tags that an entry of ``known`` allows; None if all tags are allowed."""
     if isinstance(given, set | frozenset):
         if not given:
             raise ValueError(f"{name}: expected a tag in each set of tags, got an empty set")

@@ -20,9 +20,9 @@ from lmbm_torch.persistence.stored import Stored
 
 __all__: list[str] = []
 
-# The column of a feature without a name.
+# Stands for the column of a feature that was not seen in training.
 UNKNOWN = -1
-# Sequences converted together: lists of numbers that stay in the cache.
+# Number of sequences converted at once: few enough for the lists of numbers to stay in the processor's cache.
 _PART = 256
 
 
@@ -42,12 +42,12 @@ def are_tokens(X: Any) -> bool:
 def attributes(token: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
     """Yield the names and values of a token's features.
 
-    A text counts 1 under its own name. In a dictionary, a text counts 1 under ``key:text``, a boolean 1 or 0
-    and a number itself under ``key``, each text of a list 1 under ``key:text``, and the entries of a
-    dictionary stand under ``key:entry``.
+    A token that is a text is a feature of this name with value 1. In a dictionary, a text gives the feature
+    ``key:text`` with value 1; a boolean or a number gives the feature ``key`` with value 1, 0 or the number;
+    each text of a list gives ``key:text`` with value 1; the entries of a dictionary give ``key:entry``.
 
     Raises:
-        ValueError: a value of another type, NaN or infinity.
+        ValueError: a value has an unknown type, or is NaN or infinite.
     """
     if isinstance(token, str):
         yield prefix + token, 1.0
@@ -76,17 +76,17 @@ def attributes(token: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 @dataclass(frozen=True)
 class TokenFeatures(Stored):
-    """The columns of token features.
+    """The vocabulary of token features: a column for each feature name.
 
     Args:
-        names: of the columns, in order.
+        names: the feature name of each column.
     """
 
     names: tuple[str, ...]
 
     @classmethod
     def of(cls, X: Sequence[Sequence[Any]], min_freq: int) -> TokenFeatures:
-        """Return the features of the sequences with at least ``min_freq`` occurrences.
+        """Collect the features that occur in at least ``min_freq`` tokens of the sequences.
 
         Raises:
             ValueError: no feature is frequent enough; see :func:`attributes`.
@@ -99,23 +99,23 @@ class TokenFeatures(Stored):
 
     @classmethod
     def from_parts(cls, given: Any, *, names: Sequence[str]) -> TokenFeatures:
-        """Return the features of stored names."""
+        """Build the vocabulary from names read from a file."""
         return cls(tuple(names))
 
     @cached_property
     def known(self) -> _Names:
-        """Return the names in order, with the column of each name."""
+        """Return the sorted names, with the column of each name, for look-ups."""
         order = sorted(range(len(self.names)), key=self.names.__getitem__)
         return _Names("", [self.names[column] for column in order], order)
 
     def rows(self, X: Sequence[Sequence[Any]]) -> tuple[Any, np.ndarray, int]:
-        """Return the features of all tokens, the starts of the sequences, and how many features were unknown.
+        """Convert the tokens of all sequences to a matrix.
 
         Returns:
-            A CSR matrix (tokens, features) in canonical format, (sequences + 1,) first tokens, and a count.
+            A canonical CSR matrix (tokens, features), the sequences' first tokens, and the unknown features.
 
         Raises:
-            ValueError: a sequence without a token; see :func:`attributes`.
+            ValueError: a sequence has no token, or a value is invalid, see :func:`attributes`.
         """
         parts = [self._part(X, first) for first in range(0, len(X), _PART)]
         values, columns, sizes, lengths, unknown = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -125,9 +125,9 @@ class TokenFeatures(Stored):
         return matrix, np.concatenate([[0], lengths.cumsum()]), int(unknown.sum())
 
     def _part(self, X: Sequence[Sequence[Any]], first: int) -> tuple[np.ndarray, ...]:
-        """Return the known features of the sequences from ``first`` on: values and columns.
+        """Convert the next ``_PART`` sequences from ``first`` on; return values and columns of features.
 
-        Further arrays are the number of features of each token, the lengths, and (1,) the unknown features.
+        Further arrays are the tokens' numbers of features, the lengths, and (1,) the unknown features.
         """
         given: dict[int, float] = {}
         found: list[int] = []
@@ -153,13 +153,13 @@ class TokenFeatures(Stored):
 
 
 class _Names(dict):
-    """The names of features with one prefix; its items are the names under each key.
+    """The feature names with a common prefix; the dictionary holds for each key the names under the key.
 
-    Names are found without joining keys and texts, which takes most of the time of a prediction.
+    Names are looked up without joining keys and texts, which would take most of the time of a prediction.
 
     Args:
-        prefix: the common beginning of the names.
-        rests: the rests of the names, in order.
+        prefix: the common prefix of the names.
+        rests: the names without the prefix, sorted.
         columns: the column of each name.
     """
 
@@ -169,7 +169,7 @@ class _Names(dict):
 
     def __missing__(self, key: Any) -> _Names:
         begin = f"{key}:"
-        # The semicolon is the next character after the colon.
+        # Names that begin with "key:" are sorted before "key;", because ";" is the character after ":".
         first, end = bisect_left(self.rests, begin), bisect_left(self.rests, f"{key};")
         rests = [rest[len(begin) :] for rest in self.rests[first:end]]
         found = _Names(self.prefix + begin, rests, self.columns[first:end])
@@ -178,10 +178,10 @@ class _Names(dict):
         return found
 
     def add(self, token: dict, columns: list[int], values: dict[int, float]) -> None:
-        """Add the columns of a dictionary's features, −1 for an unknown feature.
+        """Append the columns of a dictionary's features to ``columns``, −1 for an unknown feature.
 
         Args:
-            values: the value of each feature other than 1, by its place in ``columns``. False adds nothing.
+            values: filled with values except 1, by index in ``columns``; False adds no feature.
 
         Raises:
             ValueError: see :func:`attributes`.
@@ -201,14 +201,14 @@ class _Names(dict):
                 self.add_any({key: value}, columns, values)
 
     def add_any(self, token: Any, columns: list[int], values: dict[int, float]) -> None:
-        """Add the columns of any token by its :func:`attributes`; see :meth:`add`."""
+        """Append the columns of any token, with names by :func:`attributes`; see :meth:`add`."""
         for name, number in attributes(token, self.prefix):
             if number != 1:
                 values[len(columns)] = number
             columns.append(self.found[name[len(self.prefix) :]])
 
     def add_texts(self, texts: list, columns: list[int]) -> None:
-        """Add the columns of texts; see :meth:`add`."""
+        """Append the columns of a token that is a list of texts; see :meth:`add`."""
         try:
             columns += map(self.found.__getitem__, texts)
         except TypeError as error:  # an entry without a hash
@@ -216,7 +216,7 @@ class _Names(dict):
 
 
 class _Columns(dict):
-    """Columns by the rests of names; −1 for an unknown text."""
+    """A dictionary from names without prefix to columns; −1 for an unknown name."""
 
     def __missing__(self, text: Any) -> int:
         if not isinstance(text, str):

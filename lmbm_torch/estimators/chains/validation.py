@@ -1,4 +1,4 @@
-"""Cross-validated predictions for sequences of unlike lengths."""
+"""Cross-validated predictions for sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def cross_val_predict_sequences(
     method: str = "predict",
     sample_weight: Any = None,
 ) -> list[np.ndarray]:
-    """Return predictions for each sequence by a classifier trained on other parts of the sequences.
+    """Predict each sequence by a classifier trained without the fold that holds the sequence.
 
-    scikit-learn's ``cross_val_predict`` joins predictions to one array, for which lengths must be equal.
+    Unlike scikit-learn's ``cross_val_predict``, the function accepts sequences of different lengths.
 
     Args:
-        estimator: a classifier of sequences, copied for each part.
-        X, y: sequences and their positions' classes, as of the estimator's ``fit``.
-        groups: (sequences,), such as documents; sequences of a group stay in one part.
-        cv: the number of parts, or a splitter of scikit-learn with each sequence in one test part.
-        method: such as ``"predict"`` or ``"predict_marginals"``; ``"predict_proba"`` has a column for each
-            class of ``y``, sorted, 0 for a class that the other parts do not have.
+        estimator: a classifier of sequences, copied for each fold.
+        X, y: sequences and classes of positions, in the form for the estimator's ``fit``.
+        groups: (sequences,), group of each sequence, such as a document; a group is never split.
+        cv: the number of folds, or a splitter of scikit-learn that holds out each sequence exactly once.
+        method: name of the method to call, such as ``"predict"`` or ``"predict_marginals"``. The result of
+            ``"predict_proba"`` has a column for each class of ``y``, sorted; 0 for classes not trained.
         sample_weight: (sequences,), weights in training.
 
     Raises:
-        ValueError: another number of labels, groups or weights than of sequences; a splitter that tests a
-            sequence never or twice; whatever the estimator refuses.
+        ValueError: the numbers of sequences and of labels, groups or weights differ; the splitter holds out a
+            sequence never or twice; or the estimator refuses the data.
 
     Examples:
         >>> import numpy as np

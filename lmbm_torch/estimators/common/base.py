@@ -41,8 +41,8 @@ AnEstimator = TypeVar("AnEstimator", bound=BaseEstimator)
 
 # Instances (instances, features); data frames are array-like.
 Rows = ArrayLike | sparse.sparray | sparse.spmatrix
-# Accepted forms of X. Row-major order makes training on data frames, which are column-major, equal to
-# training on arrays to the last bit.
+# Accepted forms of X. With row-major order, training on data frames (column-major) gives exactly the same
+# result as training on arrays.
 ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
 
 
@@ -50,10 +50,10 @@ class TrainedEstimator(StoredEstimator):
     """An estimator that checks the parameters, and warns if training ended before reaching ``tol``."""
 
     _accepted: ClassVar[Constraints] = SHARED
-    # Whether ``fit`` encodes data frames with columns of any kind, and takes sets of names as labels.
+    # Whether ``fit`` encodes data frames with texts or categories, and accepts sets of names as labels.
     encodes_frames: ClassVar[bool] = True
 
-    # Parameters and fitted attributes of subclasses.
+    # Parameters and fitted attributes that subclasses may have.
     base: Any = None
     C: Any
     kernel: Any
@@ -82,7 +82,7 @@ class TrainedEstimator(StoredEstimator):
     @classmethod
     @cache
     def _get_param_names(cls):
-        # Cached: reading the signature takes a seventh of the time of a small fit in an ensemble.
+        # Cache the names: reading the signature takes a seventh of the time of a small fit in an ensemble.
         return super()._get_param_names()
 
     def __sklearn_tags__(self):
@@ -99,7 +99,7 @@ class TrainedEstimator(StoredEstimator):
     def _validate_predict(self, X) -> Features:
         if not hasattr(self, "n_features_in_"):
             check_is_fitted(self)
-        # The same as scikit-learn's checks, in a twentieth of the time.
+        # For plain arrays this test replaces scikit-learn's checks, in a twentieth of the time.
         is_plain = (
             type(X) is np.ndarray
             and X.dtype in ACCEPTED["dtype"]
@@ -123,7 +123,7 @@ class TrainedEstimator(StoredEstimator):
         return parameter.detach().cpu().numpy().copy()
 
     def _of_features(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Convert weights (classes, features) and intercepts of :meth:`_scaled` features to weights of X."""
+        """Convert weights (classes, features) and intercepts for scaled features to those for unscaled X."""
         coef = coef / self.feature_scale_
         return coef, intercept - (coef * self.feature_shift_).sum(1)
 
@@ -133,7 +133,7 @@ class TrainedEstimator(StoredEstimator):
         return checked_weights(sample_weight, num_instances(X))
 
     def _on_device(self, model: Any) -> Any:
-        # Comparing devices takes a tenth of the time of calling ``to``.
+        # Call ``to`` only if needed: to compare devices takes a tenth of the time.
         is_there = next(model.parameters()).device == self._device
         return model if is_there else model.to(self._device)
 
@@ -157,7 +157,7 @@ class TrainedEstimator(StoredEstimator):
 
     def _report(self, state: Any) -> None:
         """Set the attributes for objective, gap and iterations; warn if the gap is above ``tol``."""
-        # In a belief network each label has an objective of its own.
+        # A belief network has an objective for each label: report the sum.
         self.objective_ = float(np.sum(state.primal))
         self.duality_gap_, self.n_iter_ = state.gap, state.num_iters
         self._warn_unless_reached(state.gap)
@@ -178,7 +178,7 @@ def unfitted(estimator: AnEstimator) -> AnEstimator:
     return cast(AnEstimator, clone(estimator))
 
 
-# Cached for integers: making a random generator is slow compared with a small fit.
+# Cache the seeds drawn for integers, because to make a random generator is slow compared with a small fit.
 @lru_cache
 def _drawn(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31))
@@ -196,16 +196,16 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
     @answer_call
     def predict(self, X):
         """Return the class with the largest score for each instance, (instances,)."""
-        # Scores come first, because ``_scores`` checks that the estimator is fitted.
+        # Compute scores before reading ``classes_``, because ``_scores`` checks that the estimator is fitted.
         best = self._scores(X).argmax(1)
         return self.classes_[best]
 
     @abstractmethod
     def _scores(self, X) -> np.ndarray:
-        """Return scores (instances, classes)."""
+        """Return the score of each class for each instance, (instances, classes)."""
 
     def _validate_fit(self, X, y, sample_weight) -> tuple[Features, np.ndarray, np.ndarray | None]:
-        """Return features, indices of the instances' classes, and sample weights; set ``classes_``."""
+        """Validate the data, and return features, class indices and sample weights; set ``classes_``."""
         check_parameters(self)
         validated: Any = validate_data(self, X, y, **ACCEPTED)
         X, y = targets.with_rows(validated[0]), validated[1]
@@ -218,7 +218,7 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
 
 
 class StructuredClassifier(ClassifierMixin, TrainedEstimator):
-    """A multi-label classifier that also takes one label or one class per instance.
+    """A multi-label classifier, for label matrices, sets of label names, or a class for each instance.
 
     Instances are a matrix, dense or CSR, or a data frame of pandas, polars or Arrow. A data frame with texts,
     categories or missing numbers is encoded by a :class:`~lmbm_torch.data.TableEncoder`, kept as
@@ -226,26 +226,26 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
 
     The targets ``y`` of ``fit`` are a label matrix (instances, labels) in {0, 1}, with NaN for unknown
     labels; or a data frame of labels, whose column names are kept; or sets of label names: lists, tuples or
-    sets of texts, or texts such as ``"red;blue"`` or arrays of JSON. In a frame of several columns, a column
-    may hold sets of names, ``x`` beside missing values, or one of several classes: then each class is a label
-    such as ``colour=red``, and answers of estimators with ``constraints`` have exactly one of these labels. A
-    label matrix may also hold two other integers, such as −1 and 1, the same for all labels, or two texts for
-    each label: the smaller value means 0, the larger value 1. For categories of a data frame all categories
-    count, even if one is unused. All methods take and return labels in these values. Only the tensors of
-    decodings hold indices into ``classes_``, see :meth:`label_values`. In rules, a label is true if it has
-    the second value. With the option ``uncertain`` of ``fit``, −1 in a label matrix of 0, 1 and NaN means an
+    sets of texts, or texts such as ``"red;blue"`` or JSON arrays. In a frame of several columns, a column may
+    hold sets of names, marks (``x`` or a missing value), or classes: then each class becomes a label such as
+    ``colour=red``, and predictions of estimators with ``constraints`` have exactly one label of the column. A
+    label matrix may also hold two integers except 0 and 1, such as −1 and 1, the same for all labels, or two
+    texts for each label: the smaller value means 0, the larger value 1. Unused categories of a data frame are
+    values, too. All methods take and return labels in the values of ``fit``. Only the tensors of decodings
+    hold indices into ``classes_``, see :meth:`label_values`. In rules, a label is true if its value is the
+    second value. With the option ``uncertain`` of ``fit``, −1 in a label matrix of 0, 1 and NaN means an
     uncertain label (Irvin et al. 2019). ``"zeros"`` and ``"ones"`` replace −1 by 0 and 1, ``"ignored"``
     replaces −1 by NaN. ``"self_trained"`` first fits with NaN and replaces −1 by predictions; if ``predict``
-    takes ``known``, the predictions use the certain labels of the instance. Other methods then read −1 as
-    unknown, like NaN. One-dimensional targets of two classes become one column, targets of more classes one
-    column per class.
+    takes ``known``, the predictions use the certain labels of the instance. After such a fit, all methods
+    read −1 as unknown. One-dimensional targets of two classes become a single column; for more classes, each
+    class becomes a column.
 
     Attributes:
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
         label_names_: column names of a data frame, or label_0, label_1, …; None for targets of classes.
-        label_form_: the form of a data frame with columns of names, marks or classes, absent for other
-            targets; ``label_form_.written(labels)`` has a column for each column of classes.
-        uncertain_: the option of ``fit``; absent without the option.
+        label_form_: describes a data frame of targets with columns of names, marks or classes, otherwise
+            absent; ``label_form_.written(labels)`` converts labels to such a frame.
+        uncertain_: the option ``uncertain`` of ``fit``; absent without the option.
         encoder_: the encoder of data frames; absent for numbers.
         binarizer_: converts classes to label vectors; None for label matrices.
         feature_means_: (features,), means of the training instances, the default reference of explanations.
@@ -255,24 +255,24 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     binarizer_: LabelBinarizer | None
     class_weight: Any
     feature_means_: np.ndarray
-    # The default of estimators without this parameter.
+    # No rules, for estimators without a parameter ``constraints``.
     constraints: Rules | None = None
-    # Whether columns of classes in a frame of labels become a label for each class.
+    # Whether each class in a column of classes of a data frame becomes a label.
     splits_classes: ClassVar[bool] = True
-    # Names of the features in copies that take arrays without names, see ``without_names``.
+    # Names of the features for explanations, in copies that are given arrays (see ``without_names``).
     names_of_features_: tuple[str, ...] | None
 
     @abstractmethod
     def predict(self, X: Rows) -> Any:
-        """Return labels (instances, labels), or classes (instances,) if ``fit`` had classes."""
+        """Predict labels (instances, labels), or classes (instances,) if ``fit`` was given classes."""
 
     @property
     def rules(self) -> rules_of.Constraints | None:
-        """Return the rules over the labels, obeyed by all answers; None without rules."""
+        """Return the rules that all predictions obey; None without rules."""
         return self._rules()
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """Return a copy that obeys ``rules`` and no other rules; None for no rules.
+        """Return a copy whose only rules are ``rules``; for None, a copy without rules.
 
         Raises:
             ValueError: the classifier has no parameter ``constraints``, and ``rules`` is not None.
@@ -299,12 +299,12 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return self.constraints, None if self.base is None else self.base.constraints, of_classes or None
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints | None:
-        """Return the rules over the labels and ``more``, see :func:`rules_of_fit`."""
+        """Combine the classifier's rules with the rules ``more``; return None if there are no rules."""
         given = [each for each in (*self._given_rules, more) if each is not None]
         return rules_of_fit(self.label_names_, *given) if given else None
 
     def _nameless_rules(self) -> list[rules_of.Rule] | None:
-        """Return the rules with indices instead of label names, for another fit on arrays."""
+        """Return the rules with label indices instead of names, for a fit to arrays without names."""
         rules = self._rules()
         return None if rules is None else by_place(rules)
 
@@ -313,7 +313,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         """Return the names of the predicted labels of each instance.
 
         Raises:
-            ValueError: ``fit`` had classes; see :meth:`predict`.
+            ValueError: ``fit`` was given classes; use :meth:`predict`.
         """
         check_is_fitted(self)
         names = self.label_names_
@@ -333,21 +333,21 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         """Convert indices into ``classes_``, such as labels of :meth:`decode`, to the values of ``fit``.
 
         Args:
-            labels: (…, labels) in {0, 1}, NaN for missing labels; returned unchanged if ``fit`` had classes.
+            labels: (…, labels) in {0, 1}, NaN for missing labels; unchanged if ``fit`` was given classes.
         """
         return targets.label_values(np.asarray(labels), self._label_classes)
 
     def _codes(self, name: str, labels: Any) -> np.ndarray:
-        """Convert labels (instances, labels) in the values given to ``fit`` to {0, 1, NaN}."""
+        """Convert labels (instances, labels) in the values of ``fit`` to codes in {0, 1, NaN}."""
         return targets.label_codes(name, labels, self._label_classes, allow_missing=True)
 
     def _known_codes(self, known: Any) -> np.ndarray | None:
-        """Convert known labels (instances, labels) to {0, 1, NaN}; return None for None."""
+        """Convert known labels (instances, labels) in the values of ``fit`` to {0, 1, NaN}; keep None."""
         return None if known is None else self._codes("known", known)
 
     @property
     def _label_classes(self) -> Any:
-        """Return the values (labels, 2) of a label matrix; None if ``fit`` had classes."""
+        """Return the two values of each label, (labels, 2); None if ``fit`` was given classes."""
         return self.classes_ if self.binarizer_ is None else None
 
     def __sklearn_tags__(self):
@@ -359,7 +359,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     def _validate_fit(
         self, X, y, sample_weight, *, allow_missing: bool = False
     ) -> tuple[Features, np.ndarray, np.ndarray | None]:
-        """Return features, label matrix and sample weights; check the parameters and set the classes."""
+        """Validate parameters and data; return features, labels and sample weights; set ``classes_``."""
         check_parameters(self)
         X = self._features(X)
         targets.check_given(self, y)
@@ -374,7 +374,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return X, labels, self._weights(sample_weight, X)
 
     def _with_known_values(self, labels: np.ndarray) -> np.ndarray:
-        """Replace NaN by 0 in labels without any known value, and warn of these labels."""
+        """Set labels without any known value to 0 for all instances, and warn of these labels."""
         unknown: Any = np.isnan(labels).all(0)
         if not unknown.any():
             return labels
@@ -388,9 +388,9 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return np.where(unknown, 0.0, labels)
 
     def _label_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
-        """Return weights of the losses by ``class_weight``, (instances, labels), or ``sample_weight``.
+        """Return weights of the losses by ``class_weight``, (instances, labels); else ``sample_weight``.
 
-        If ``fit`` had classes, an instance has the weight of the class in all columns.
+        If ``fit`` was given classes, an instance has the weight of its class in all columns.
         """
         if self.class_weight is None:
             return sample_weight
@@ -401,14 +401,14 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return None if weights is None else np.tile(weights, (labels.shape[1], 1)).T
 
     def _class_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
-        """Return weights of the instances by ``class_weight`` and the classes."""
+        """Return the weights of the instances: sample weight times weight of the class."""
         classes = np.asarray(cast(Any, self.binarizer_).inverse_transform(labels))[:, None]
         missing = np.zeros(classes.shape, np.bool_)
         weights = targets.label_weights(self.class_weight, classes, missing, sample_weight)
         return None if weights is None else weights[:, 0]
 
     def _keeps_sparse(self, y: Any) -> bool:
-        """Return whether a sparse label matrix in {0, 1} stays sparse in training."""
+        """Return whether training takes a sparse label matrix without converting to a dense one."""
         return False
 
     def _encode(self, y: Any) -> Any:
@@ -439,6 +439,6 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return self.binarizer_.transform(y).astype(np.float64)
 
     def _note_labels(self, count: int, names: Sequence[str] | None = None) -> None:
-        """Set the names of a label matrix's columns."""
+        """Set ``label_names_`` for a label matrix; without names use label_0, label_1 and so on."""
         self.label_names_ = numbered("label", count) if names is None else tuple(names)
         self.binarizer_ = None

@@ -34,27 +34,27 @@ def linear_svm(C: float = 1.0, random_state: int | None = 0) -> LinearSVC:
 
 
 def independent_svm(C: float = 1.0) -> OneVsRestClassifier:
-    """Return an independent linear SVM for each label, or for each class against the rest."""
+    """Return a classifier with a linear SVM for each label, or for each class against all other classes."""
     return OneVsRestClassifier(linear_svm(C))
 
 
 def classifier_chain(C: float = 1.0, order=None, random_state: int | None = None) -> ClassifierChain:
-    """Return a chain of linear SVMs with earlier labels as features, decoded greedily."""
+    """Return a chain of linear SVMs that are given earlier labels as features, decoded greedily."""
     return ClassifierChain(linear_svm(C), order=order, random_state=random_state)
 
 
 @contextmanager
 def many_classes() -> Iterator[None]:
-    """Suppress scikit-learn's warning of many classes: with one class for each label set, many are normal."""
+    """Suppress scikit-learn's warning of many classes, which are normal if each label set is a class."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
         yield
 
 
 class LabelPowersetSVM(StructuredClassifier):
-    """A classifier with one class per label set of the training data, and one SVM for each pair of classes.
+    """A classifier in which each label set of the training data is a class, with an SVM for each pair.
 
-    SVMs for pairs are better than one SVM for each class against all other classes: on Yeast, with 198 label
+    SVMs for pairs of classes are better than SVMs for each class against the rest: on Yeast, with 198 label
     sets, exact match is 0.26 against 0.14. scikit-learn's pairwise SVM does not regularise intercepts.
 
     Args:
@@ -80,10 +80,10 @@ class LabelPowersetSVM(StructuredClassifier):
             kept = np.flatnonzero(sample_weight)
             X, labels, sample_weight = cast(Any, X)[kept], labels[kept], sample_weight[kept]
         self.labellings_, labelling = np.unique(labels.astype(np.int64), axis=0, return_inverse=True)
-        # An SVM needs two classes; a single class is always predicted.
+        # Without an SVM the single label set is always predicted: an SVM needs two classes.
         self.svm_ = None
         if len(self.labellings_) > 1:
-            # scikit-learn's default gamma can be negative for sparse features of small variance.
+            # Compute gamma here for sparse features, where scikit-learn's default can be negative.
             gamma: Any = resolved_gamma(self.gamma, X) if sparse.issparse(X) else self.gamma
             svm = SVC(kernel=self.kernel, gamma=gamma, C=self.C)
             with many_classes():
@@ -92,11 +92,11 @@ class LabelPowersetSVM(StructuredClassifier):
 
     @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Return the answers that change if a feature is set to the training mean, or to ``reference``.
+        """Explain an instance by the labels that change if a feature is set to the mean or ``reference``.
 
         Args:
-            X, reference, num_features: see :meth:`DecodingClassifier.explain`; the explanation has no
-                probabilities, and no answers with one label held fixed.
+            X, reference, num_features: see :meth:`DecodingClassifier.explain`; the explanation has neither
+                probabilities nor predictions with a label held fixed.
         """
         check_is_fitted(self)
         X = self._validate_predict(X)
@@ -111,13 +111,13 @@ class LabelPowersetSVM(StructuredClassifier):
 
     @answer_call
     def predict(self, X: Rows) -> np.ndarray:
-        """Return for each instance a label set of the training data (instances, labels), or a class."""
+        """Predict for each instance a label set of the training data, (instances, labels), or a class."""
         labels = self._labels(self._validate_predict(X))
         if self.binarizer_ is None:
             return self.label_values(labels)
         return np.asarray(self.binarizer_.inverse_transform(labels))
 
     def _labels(self, X: Any) -> np.ndarray:
-        """Return the labels of validated instances, in {0, 1}."""
+        """Predict labels in {0, 1} for validated instances."""
         labelling = np.zeros(X.shape[0], np.int64) if self.svm_ is None else self.svm_.predict(X)
         return self.labellings_[labelling]

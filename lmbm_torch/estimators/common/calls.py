@@ -1,4 +1,4 @@
-"""Decorators of the estimators' methods, and progress bars of long fits."""
+"""Decorators for methods of estimators, and progress bars for long fits."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from lmbm_torch.estimators.common.targets import (
 )
 from lmbm_torch.extras import naming_extras
 
-# Seconds that a call may take before a warning is logged.
+# Number of seconds after which a warning is logged that a call is still at work.
 PATIENCE = 10.0
-# Smallest number of rows of a watched call: watching takes as much CPU time as predicting a few rows.
+# Calls with fewer rows are not watched, because watching takes as much CPU time as predicting a few rows.
 WATCHED_ROWS = 16
 
 # Names of arguments that hold labels.
@@ -47,10 +47,10 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``fit``: log a slow call, and leave the estimator unchanged after an exception.
 
     A data frame with texts, categories or missing numbers is encoded first, by a
-    :class:`~lmbm_torch.data.TableEncoder` that the estimator keeps as ``encoder_``. Labels may be sets of
-    names, see :func:`named_labels`, or a frame with columns of other forms, which the estimator keeps as
-    ``label_form_``, see :func:`form_of_labels`. The keyword ``uncertain`` tells the meaning of −1 in label
-    matrices, see :func:`certain_labels`.
+    :class:`~lmbm_torch.data.TableEncoder`, kept as ``encoder_``. Labels may be sets of names, see
+    :func:`named_labels`, or a data frame with columns of names, marks or classes, described by
+    ``label_form_``, see :func:`form_of_labels`. The keyword ``uncertain`` tells how −1 in label matrices is
+    treated, see :func:`certain_labels`.
     """
     parameters = [*signature(fit).parameters.values()]
     target = parameters[2].name
@@ -84,7 +84,7 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
             if uncertain is not None:
                 self.uncertain_ = uncertain
             if "encoder_" in vars(self) and hasattr(getattr(self, "estimator_", None), "with_feature_names"):
-                # Explanations of the inner estimator then name the encoder's features.
+                # Pass the encoder's feature names to the inner estimator for its explanations.
                 self.estimator_ = self.estimator_.with_feature_names(self.encoder_.get_feature_names_out())
             return found
         except BaseException:
@@ -102,7 +102,7 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _labels_of_fit(estimator: Any, y: Any, uncertain: str | None, is_new: bool) -> Any:
-    """Return sets of names and frames of other columns as a frame of labels, and keep the form of a frame."""
+    """Convert sets of names and data frames to a frame of labels; store a data frame's ``label_form_``."""
     if is_new and getattr(estimator, "splits_classes", False):
         form = form_of_labels(y, uncertain)
         if form is not None:
@@ -112,16 +112,16 @@ def _labels_of_fit(estimator: Any, y: Any, uncertain: str | None, is_new: bool) 
 
 
 def _own_labels(estimator: Any, X: Any, y: LabelFrame) -> np.ndarray:
-    """Return predicted labels; if ``predict`` takes ``known``, given the known labels of each instance."""
+    """Predict labels, given each instance's known labels ``y`` if ``predict`` takes known labels."""
     is_given = "known" in signature(estimator.predict).parameters
     return dense(estimator.predict(X, known=y.values) if is_given else estimator.predict(X))
 
 
 def answer_call(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method that takes instances: log a slow call, check columns of labels, and encode instances.
+    """Wrap a method that takes instances: log a slow call, convert labels, and encode instances.
 
-    Data frames of labels must have the columns of ``fit``, see :func:`check_columns`. Instances are encoded
-    as in ``fit``. Labels may be sets of names, and known labels a dictionary from names to values. After a
+    Instances are encoded as in ``fit``. Labels may be sets of names, and known labels a dictionary from names
+    to values; data frames of labels must have the columns of ``fit``, see :func:`check_columns`. After a
     ``fit`` with ``uncertain``, labels of −1 are unknown.
     """
     are_labels = [name in LABELS for name in [*signature(method).parameters][2:]]
@@ -143,7 +143,7 @@ def answer_call(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _labels(estimator: Any, X: Any, given: Any) -> Any:
-    """Convert labels by name, or sets of names, to a matrix or a frame with the columns of ``fit``."""
+    """Convert labels given by name to a matrix or a frame with the columns of ``fit``, and check columns."""
     names, form = getattr(estimator, "label_names_", None), vars(estimator).get("label_form_")
     given = as_frame(given)
     if form is not None:
@@ -161,7 +161,7 @@ def _labels(estimator: Any, X: Any, given: Any) -> Any:
 
 
 def _encoded(estimator: Any, X: Any, y: Any, is_new: bool) -> Any:
-    """Return encoded features of a data frame, and keep a new encoder; return X unchanged if not encoded."""
+    """Encode a data frame's features, by a new encoder in ``fit``; keep X if there is nothing to encode."""
     if is_new:
         if not is_frame(X) or reads_frames(estimator) or is_plain(X):
             return X
@@ -176,10 +176,10 @@ def _encoded(estimator: Any, X: Any, y: Any, is_new: bool) -> Any:
 
 
 def reads_frames(estimator: Any) -> bool:
-    """Return whether an inner model reads data frames itself, so frames must not be encoded.
+    """Return whether a wrapper's inner model reads data frames, so frames must not be encoded.
 
-    Estimators of the library and of scikit-learn take encoded features, except for pipelines and for
-    estimators with a parameter for categories. Models of other libraries get the data frame.
+    Estimators of this library and of scikit-learn are given encoded features, except for pipelines and for
+    estimators with a parameter for categories. Models of other libraries are given the data frame.
     """
     inner = getattr(estimator, "estimator", getattr(estimator, "base", None))
     if inner is None:
@@ -218,7 +218,7 @@ def bar(name: str, verbose: int) -> Iterator[Callable[[float, str], None] | None
 
     Args:
         name: text before the bar.
-        verbose: with 0 there is no bar, and None is yielded.
+        verbose: 0 for no bar; then None is yielded.
 
     Raises:
         ModuleNotFoundError: rich is not installed.
@@ -235,7 +235,7 @@ def bar(name: str, verbose: int) -> Iterator[Callable[[float, str], None] | None
         TextColumn("{task.fields[reached]}"),
         TimeElapsedColumn(),
     )
-    # No thread refreshes the bar: the bar changes only when a solver calls back.
+    # Refresh the bar only when ``tell`` is called, rather than by a thread.
     with Progress(*columns, auto_refresh=False) as shown:
         task = shown.add_task(name, total=1.0, reached="")
 

@@ -1,4 +1,4 @@
-"""Kernels with scikit-learn's names and parameters, resolved for a set of training instances."""
+"""Kernels with scikit-learn's names and parameters, and feature maps of kernels."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from lmbm_torch.solvers.gram import CachedGram, Gram, Index, PrecomputedGram, li
 
 # Number of new instances whose kernel values are computed at once.
 _ROWS_AT_ONCE = 1024
-# Number of instances whose k(x, x) are computed at once.
+# Number of instances whose values k(x, x) are computed at once; a whole square of values is computed.
 _SQUARES_AT_ONCE = 64
-# Number of rows computed at once of a symmetric matrix; only its upper half is computed.
+# Number of rows of a symmetric kernel matrix computed at once; only the upper half is computed.
 _SYMMETRIC_ROWS = 256
-# Largest bytes of the kernel values of all pairs, held in memory.
+# Largest memory, in bytes, for the kernel values of all pairs of instances.
 _MAX_GRAM_BYTES = 2**34
-# Eigenvalue of kernel values, relative to the largest, below which a direction is round-off.
+# Smaller eigenvalues of a kernel matrix, relative to the largest, are dropped as rounding errors.
 _LEAST_EIGENVALUE = 1e-10
 
 
 @dataclass(frozen=True)
 class Kernel(Stored):
-    """A kernel with the parameters.
+    """A kernel function with its parameters, and a scaling of the features.
 
     Args:
         kernel: ``"rbf"``, ``"poly"``, ``"linear"``, ``"precomputed"``, or a function of two sets of features
@@ -40,7 +40,7 @@ class Kernel(Stored):
         gamma: parameter of ``rbf`` and ``poly``.
         degree, coef0: parameters of ``poly``.
         device: device on which the values of dense features are computed.
-        shift, scale: (features,); the kernel takes (x − shift) / scale. 0 and 1 leave features unchanged.
+        shift, scale: (features,), the kernel is computed of (x − shift) / scale; 0 and 1 for no scaling.
     """
 
     kernel: str | Callable[[Any, Any], Any]
@@ -53,14 +53,14 @@ class Kernel(Stored):
 
     @classmethod
     def from_parts(cls, given: Given, **parts: Any) -> Kernel:
-        """Build the kernel from stored parts, to compute on the device of the reader's choice."""
+        """Build the kernel from parts read from a file, for the device that was given at reading."""
         return cls(**{**parts, "device": given.device})
 
     @classmethod
     def of(cls, estimator: Any, X: Any, sample_weight: np.ndarray | None, device: str = "cpu") -> Kernel:
-        """Return the kernel of an estimator, with parameters computed from training instances X.
+        """Build the kernel of an estimator, with gamma and the scaling computed from training instances X.
 
-        If the estimator's C scales features, a named kernel takes scaled features.
+        Features are scaled if C is a multiple of ``"scale"`` and the kernel is named, such as ``"rbf"``.
 
         Args:
             estimator: an estimator with ``kernel``, ``gamma``, ``kernel_degree``, ``coef0`` and ``C``.
@@ -86,7 +86,7 @@ class Kernel(Stored):
             return PrecomputedGram(torch.from_numpy(_writable(X)).to(self.device))
         instances = self._prepared(X, sparse.issparse(X))
 
-        # Computed once, because computing the norms in each call would take a quarter of the time.
+        # Compute the norms once, because in each call the norms would take a quarter of the time.
         square_norms = instances.square().sum(1) if isinstance(instances, Tensor) else None
 
         def values(rows: Index, columns: Index) -> Tensor:
@@ -108,9 +108,9 @@ class Kernel(Stored):
         """Return the kernel values of all pairs of instances, (instances, instances)."""
         gram, number = self.gram(X, cache_bytes=0), X.shape[0]
         found = np.empty((number, number), X.dtype)
-        # A user's function or matrix may be asymmetric: then all values are computed, and none is mirrored.
+        # Use symmetry only for named kernels, because a user's function or matrix may be asymmetric.
         is_named = not (self.is_precomputed or callable(self.kernel))
-        # Work in batches, because Ctrl-C is handled between batches.
+        # Work in batches of rows, so Ctrl-C can stop the computation between batches.
         step = min(_rows_at_once(number), _SYMMETRIC_ROWS) if is_named else _rows_at_once(number)
         for first in range(0, number, step):
             rows, columns = slice(first, first + step), slice(first if is_named else 0, None)
@@ -125,8 +125,8 @@ class Kernel(Stored):
 
         Args:
             X: (instances, features); for a precomputed kernel, the kernel values (instances, fitted).
-            fitted: (fitted, features); None for a precomputed kernel.
-            dual_coef: (outputs, fitted).
+            fitted: (fitted, features), the support vectors; None for a precomputed kernel.
+            dual_coef: (outputs, fitted), the coefficients.
         """
         if self.is_precomputed:
             return X @ dual_coef.T
@@ -140,10 +140,10 @@ class Kernel(Stored):
         return np.concatenate(parts)
 
     def _prepared(self, X: Any, is_sparse: bool) -> Any:
-        """Return scaled features; for a named kernel, dense features become a tensor on the device.
+        """Scale features; for a named kernel, also convert dense features to a tensor on the device.
 
         Args:
-            is_sparse: whether X or the compared features are sparse.
+            is_sparse: whether X, or the features with which X is compared, are sparse.
         """
         scaled: Any = Units(1.0, self.shift, self.scale).scaled(X)
         if is_sparse or callable(self.kernel):
@@ -151,10 +151,10 @@ class Kernel(Stored):
         return torch.from_numpy(_writable(scaled)).to(self.device)
 
     def _values(self, first, second, square_norms: Tensor | None = None) -> Tensor:
-        """Return the kernel values of all pairs, as a tensor on the device.
+        """Return the kernel values of all pairs of ``first`` and ``second``, as a tensor on the device.
 
         Args:
-            square_norms: squared norms of dense features ``second``, if known.
+            square_norms: squared norms of the rows of ``second``, if already computed.
         """
         if callable(self.kernel):
             return torch.as_tensor(self.kernel(first, second), device=self.device)
@@ -181,12 +181,12 @@ def check_gram(rows: int) -> None:
 
 @dataclass(frozen=True)
 class KernelMap(Stored):
-    """Features with a kernel's inner products on training instances, by which linear solvers learn kernels.
+    """A map to features whose inner products are kernel values, so linear solvers can learn with kernels.
 
     Attributes:
         kernel: the kernel.
-        fitted: (instances, features).
-        basis: (instances, rank), the features of x are the values k(x, fitted) @ basis.
+        fitted: (instances, features), the training instances.
+        basis: (instances, rank); the features of x are k(x, fitted) @ basis.
 
     Raises:
         ValueError: see :meth:`of`.
@@ -198,10 +198,10 @@ class KernelMap(Stored):
 
     @classmethod
     def of(cls, kernel: Kernel, X: np.ndarray) -> KernelMap:
-        """Return the map of instances X (instances, features), from the eigenvectors of their kernel values.
+        """Build the map from training instances X (instances, features), by eigenvectors of kernel values.
 
         Raises:
-            ValueError: too many instances for the memory; values that are not symmetric, or not positive
+            ValueError: the kernel values need too much memory, or are not symmetric or not positive
                 semidefinite.
         """
         check_gram(len(X))
@@ -222,7 +222,7 @@ class KernelMap(Stored):
 
 
 def relative_penalty(C: float | str, kernel: Kernel, X: Any, sample_weight: np.ndarray | None) -> float:
-    """Return the weight of the losses for a setting ``C``: ``"scale"`` stands for 1 / mean of k(x, x)."""
+    """Convert the setting ``C`` to the weight of the losses; ``"scale"`` means 1 / mean of k(x, x)."""
     factor = recipe.multiple(C)
     if factor is None:
         return float(C)
@@ -242,7 +242,7 @@ def _check_squares(X) -> None:
 
 
 def resolved_gamma(gamma: Any, X) -> float:
-    """Return γ: ``"scale"`` is 1 / (features · variance of all entries), ``"auto"`` 1 / features."""
+    """Convert gamma to a number: ``"scale"`` is 1 / (features · variance of X), ``"auto"`` 1 / features."""
     if gamma == "auto":
         return 1 / X.shape[1]
     if gamma == "scale":
@@ -253,7 +253,7 @@ def resolved_gamma(gamma: Any, X) -> float:
 
 
 def _rows_at_once(width: int) -> int:
-    """Return the number of rows of ``width`` kernel values to compute at once."""
+    """Return how many rows with ``width`` kernel values each are computed at once; limits memory."""
     return max(1, part_bytes(8 * _ROWS_AT_ONCE * width) // (8 * width))
 
 
@@ -262,5 +262,5 @@ def _entries(index: Index) -> np.ndarray | slice:
 
 
 def _writable(X: np.ndarray) -> np.ndarray:
-    """Return a row-major array; a read-only array is copied, because torch warns of read-only arrays."""
+    """Return a row-major, writable array: torch warns of read-only arrays, so these are copied."""
     return np.require(X, requirements=["C", "W"])

@@ -1,4 +1,4 @@
-"""Measures of predictions; larger values are better."""
+"""Metrics of predictions; larger values are better."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 MEASURES = ("exact_match", "hamming", "sample_f1", "macro_f1", "micro_f1", "jaccard", "log_loss")
-# Smallest probability of a label in log losses: without it a single wrong answer could cost an infinite loss.
+# Probabilities are clipped to [LEAST, 1 − LEAST] in log losses, because a wrong 0 or 1 has an infinite loss.
 LEAST = 1e-6
 
 
 def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tensor) -> float:
-    """Return a measure of predicted labels (instances, labels), which counts only known labels of ``truth``.
+    """Return the value of a metric for predicted and true labels, both (instances, labels).
 
-    NaN in ``truth`` marks a missing label. An instance is right if all known labels are right; instances
-    without a known label do not count. For ``"log_loss"``, ``predicted`` holds probabilities of the labels;
+    Labels that are NaN in ``truth`` are ignored: for exact match, all known labels must be right. Instances
+    without a known label are ignored. For ``"log_loss"``, ``predicted`` holds probabilities of the labels;
     the value is the negative of the mean log loss over known labels, in nats.
     """
     if name == "log_loss":
         likely, known = np.clip(predicted, LEAST, 1 - LEAST), ~np.isnan(truth)
         return float(np.log(np.where(truth == 1, likely, 1 - likely)[known]).mean())
-    # Imported here, because importing torchmetrics is slow.
+    # Import the metrics only when needed, because importing torchmetrics is slow.
     functional = import_module("lmbm_torch.metrics.functional")
     labels = [torch.as_tensor(each, device="cpu") for each in (predicted, truth)]
     if name == "hamming":
@@ -32,11 +32,11 @@ def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tenso
 
 
 def agreement(name: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return how well two label sets of each instance agree, (instances,) in [0, 1].
+    """Return the agreement of two label sets for each instance, (instances,), from 0 to 1.
 
     Args:
-        name: the measure of agreement; measures that average over labels or instances use F1.
-        first, second: (instances, labels); NaN in ``second`` marks missing labels, which do not count.
+        name: name of a metric; for ``"macro_f1"`` and ``"micro_f1"``, the F1 of the two sets is used.
+        first, second: label sets (instances, labels); labels that are NaN in ``second`` are ignored.
     """
     missing = np.isnan(second)
     if missing.any():

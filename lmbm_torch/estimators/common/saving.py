@@ -22,11 +22,11 @@ from lmbm_torch.persistence.stored import Given, Stored, adapt
 
 
 class AnsweringPipeline(pipeline.Pipeline):
-    """A pipeline of scikit-learn with the answers and fitted attributes of the last step.
+    """A scikit-learn pipeline with all methods and fitted attributes of the last step.
 
-    Scikit-learn's own pipeline has ``predict``, ``predict_proba``, ``decision_function`` and ``score``; this
-    pipeline has ``predict_names``, ``decode``, ``explain``, ``log_prob`` and so on, too, whatever the last
-    step has, with instances as they come into the first step. :func:`make_pipeline` makes one.
+    Scikit-learn's own pipeline only has ``predict``, ``predict_proba``, ``decision_function`` and ``score``;
+    here ``predict_names``, ``decode``, ``explain``, ``log_prob`` and further methods of the last step can be
+    called, too. The methods take instances in the form of the first step. See :func:`make_pipeline`.
     """
 
     def save(self, path: Any, mode: Literal["x", "w"] = "x") -> None:
@@ -56,9 +56,9 @@ class AnsweringPipeline(pipeline.Pipeline):
 
 
 def make_pipeline(*steps: BaseEstimator, memory: Any = None, verbose: bool = False) -> AnsweringPipeline:
-    """Return a pipeline of the steps, named as by scikit-learn, that passes on every answer of the last step.
+    """Make a pipeline of the steps, with all methods of the last step.
 
-    For arguments see :func:`sklearn.pipeline.make_pipeline`.
+    For the arguments and the names of steps see :func:`sklearn.pipeline.make_pipeline`.
 
     Examples:
         >>> import pandas as pd
@@ -77,10 +77,10 @@ def make_pipeline(*steps: BaseEstimator, memory: Any = None, verbose: bool = Fal
 
 
 class StoredEstimator(Stored, BaseEstimator):
-    """An estimator that can be saved: a file holds class name, parameters and fitted attributes.
+    """An estimator that can be saved to a file of the class name, parameters and fitted attributes.
 
     Attributes:
-        holds_others: whether the estimator contains classifiers of other libraries, and cannot be saved.
+        holds_others: whether the estimator contains classifiers of other libraries; then saving is refused.
     """
 
     holds_others: ClassVar[bool] = False
@@ -105,7 +105,7 @@ class StoredEstimator(Stored, BaseEstimator):
 
     @classmethod
     def from_parts(cls, given: Given, *, settings: dict[str, Any], fitted: dict[str, Any]) -> StoredEstimator:
-        """Build the estimator from :meth:`stored_parts`, to compute on the device of the reader's choice."""
+        """Build the estimator from :meth:`stored_parts`, for the device that was given at reading."""
         return _estimator(cls, given, settings=settings, fitted=fitted)
 
 

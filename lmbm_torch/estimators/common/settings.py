@@ -1,4 +1,4 @@
-"""Allowed values of the estimators' parameters; parameters that all estimators share are in one table.
+"""Allowed values of the estimators' parameters, with a common table for shared parameters.
 
 :func:`check_parameters` refuses other values with messages such as "The 'C' parameter of LMSBNClassifier must
 be a float in the range (0.0, inf). Got -1 instead."
@@ -28,7 +28,7 @@ class ParameterError(ValueError, TypeError):
 
 
 class Number(NamedTuple):
-    """An interval of numbers; bools are not numbers.
+    """A constraint for numbers in an interval; booleans are not accepted as numbers.
 
     Args:
         kind: ``Integral`` or ``Real``.
@@ -60,13 +60,13 @@ class Number(NamedTuple):
 
 
 class StrOptions:
-    """A set of strings."""
+    """A constraint for parameters whose value must be one of certain strings."""
 
     def __init__(self, options: Iterable[str]) -> None:
         self.options = sorted(options)
 
     def allows(self, value: Any) -> bool:
-        """Return whether ``value`` is a string of the set."""
+        """Return whether ``value`` is an allowed string."""
         return isinstance(value, str) and value in self.options
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class HasMethods:
 
 
 class Relative(StrOptions):
-    """The strings ``"scale"`` and multiples such as ``"0.3*scale"``."""
+    """A constraint for strings: ``"scale"`` or a multiple such as ``"0.3*scale"``."""
 
     def allows(self, value: Any) -> bool:
         """Return whether ``value`` is ``"scale"`` or a multiple of ``"scale"``."""
@@ -123,7 +123,7 @@ def _is_splitter(value: Any) -> bool:
     return value is None or splits or (isinstance(value, Iterable) and not isinstance(value, str))
 
 
-# For each named constraint the test of a value, and the description for error messages.
+# Name of a constraint → function that tests a value, and description of allowed values for error messages.
 _NAMED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "boolean": (_is_boolean, "a bool"),
     "array-like": (_is_array_like, "an array-like"),
@@ -165,7 +165,7 @@ def check_parameters(estimator: Any) -> None:
     """
     defaults = _defaults(type(estimator))
     for name, value in estimator.get_params(deep=False).items():
-        # Default values are allowed without a check.
+        # Skip the check for default values, which are always allowed.
         if name in defaults and value is defaults[name]:
             continue
         if name == "device":
@@ -185,7 +185,7 @@ FINITE = Number(Real, -np.inf, None, closed="neither")
 KERNELS = {"linear", "poly", "rbf"}
 
 CALIBRATE = ["boolean", StrOptions({"scale", "labels", "joint"})]
-# A setting for all labels, or one for each label.
+# Allowed values of ``class_weight``: a setting for all labels, or a list with a setting for each label.
 CLASS_WEIGHT: list[Any] = [None, str, dict, list, tuple]
 RULES = [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None]
 RELATIVE_PENALTY = [Relative({recipe.SCALE}), POSITIVE]
@@ -221,11 +221,11 @@ def _check_available(device: Any) -> None:
 
 
 def seeds_for(estimator: Any, random_state: Any) -> dict[str, int]:
-    """Return seeds for those of an estimator and the inner estimators that have no seed.
+    """Draw seeds for an estimator and its inner estimators, where ``random_state`` is None.
 
     Args:
         estimator: an object with scikit-learn's ``get_params``.
-        random_state: source of the seeds; None for no seeds.
+        random_state: random state from which seeds are drawn; None for no seeds.
 
     Returns:
         The arguments of ``estimator.set_params``.

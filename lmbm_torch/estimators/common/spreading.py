@@ -1,6 +1,6 @@
-"""Calls spread over the workers of joblib's active backend, such as Dask.
+"""Parallel calls by the workers of joblib's active backend, such as Dask.
 
-Without an active backend the calls run in the process.
+Without an active backend the calls run in this process.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _here = threading.local()
 
 
 def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept: Kept) -> Iterator[Result]:
-    """Yield ``work(common, task, *kept)`` for every task, in order, computed by joblib's workers.
+    """Call ``work(common, task, *kept)`` for every task in parallel, and yield the results in order.
 
-    Calls of ``spread`` inside of a task run in the process of the task, where the data is.
+    Calls of ``spread`` inside of a task run one after another in the process of the task.
 
     Args:
         work: a picklable function whose result depends only on the arguments.
-        common: an argument of all calls, which Dask and Ray send once; or the result of :func:`keep`.
+        common: an argument of all calls, sent once by Dask and Ray; or the result of :func:`keep`.
         kept: further shared arguments from :func:`keep`.
 
     Raises:
@@ -47,7 +47,7 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
         yield from (_call(None, work, sent.value, task, *(each.value for each in others)) for task in tasks)
         return
     backend: Any = get_active_backend()[0]
-    # Ray's backend cannot yield results one by one, and returns a list.
+    # Collect the results in a list if the backend, such as Ray's, cannot yield them one by one.
     form = "generator" if backend.supports_return_generator else "list"
     call = delayed(partial(_call, asked()))
     found: Any = Parallel(return_as=form)(
@@ -56,7 +56,7 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
     try:
         yield from found
     except pickle.PicklingError as error:
-        # joblib stores large arguments while pickling a task; only the text of its error tells a full disk.
+        # joblib stores large arguments on disk while pickling; only its error's text tells of a full disk.
         if os.strerror(errno.ENOSPC) not in str(error.__cause__):
             raise
         message = f"{os.strerror(errno.ENOSPC)} for joblib's workers; JOBLIB_TEMP_FOLDER sets another folder"
@@ -65,16 +65,16 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A value shared by several calls of :func:`spread`, stored by the active backend."""
+    """A handle of a value that several calls of :func:`spread` share, made by :func:`keep`."""
 
     value: Any
 
 
 def keep(value: Any) -> Kept:
-    """Send a value to the workers of a Dask cluster once, for all calls of :func:`spread` that share it."""
+    """Return a handle of a value for several calls of :func:`spread`; Dask sends the value only once."""
     sent = _SentOnce(value)
     client = None if _is_within_a_task() else getattr(get_active_backend()[0], "client", None)
-    # hash=False: by default Dask shares equal values, and another call could release the shared value.
+    # With hash=True, Dask would share equal values, and a different call could release the shared value.
     return Kept(sent if client is None else client.scatter(sent, hash=False))
 
 
@@ -82,16 +82,16 @@ def workers() -> int:
     """Return the number of calls that the active backend runs at once; 1 without a backend or in a task."""
     if _is_within_a_task():
         return 1
-    # None stands for the backend's number of jobs, by default the number of cores.
+    # With None, joblib returns the backend's number of jobs, by default the number of cores.
     return joblib.effective_n_jobs(None)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, eq=False)
 class _SentOnce:
-    """An argument shared by all calls, with the true size.
+    """A wrapper of an argument whose ``sys.getsizeof`` includes all arrays inside.
 
-    Dask and Ray send an argument only once if ``sys.getsizeof`` is large. ``sys.getsizeof`` ignores arrays
-    inside other objects, so without the class the arrays would be sent with every task.
+    Dask and Ray send an argument only once if ``sys.getsizeof`` is large. As ``sys.getsizeof`` ignores arrays
+    inside of objects, the arrays would be sent with every task without this wrapper.
     """
 
     value: Any
@@ -116,7 +116,7 @@ def _is_within_a_task() -> bool:
 
 
 def num_bytes(value: Any) -> int:
-    """Return the bytes of a value: an array, a sparse matrix, or a collection or record of arrays."""
+    """Return the memory, in bytes, of an array, a sparse matrix, or a list or dataclass of arrays."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if sparse.issparse(value):

@@ -1,4 +1,4 @@
-"""Targets in scikit-learn's forms, converted to {0, 1} label matrices and weights."""
+"""Conversion of targets in any form to label matrices in {0, 1, NaN}, and weights of labels."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from lmbm_torch.energies import Energy
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.networks.problems import canonical
 
-# Number of entries of a sparse label matrix that are dense at the same time.
+# Sparse label matrices are converted to dense ones in batches of rows with at most this many entries.
 VALUES_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True, eq=False)
 class LabelFrame:
-    """Labels with names: the part of a data frame that estimators use.
+    """A minimal data frame of labels: a label matrix with names of the labels.
 
     Args:
         columns: names of the labels.
-        values: (instances, labels), or (instances,) for a single label.
+        values: labels (instances, labels), or (instances,) for a single label.
     """
 
     columns: tuple[str, ...]
@@ -56,31 +56,31 @@ class LabelFrame:
         return np.array(self.values, dtype=dtype)
 
     def __getitem__(self, key: Any) -> LabelFrame:
-        """Return the label of a name, or the instances of an index."""
+        """Return the label with this name or, for indices, these instances."""
         if isinstance(key, str):
             return LabelFrame((key,), self.values[:, self.columns.index(key)])
         return LabelFrame(self.columns, self.values[key])
 
     def to_numpy(self) -> np.ndarray:
-        """Return the values."""
+        """Return the labels as an array."""
         return self.values
 
 
 def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
     """Convert sets of label names to a frame of labels in {0, 1, NaN}; return other targets unchanged.
 
-    The sets are a list or a column of tuples, sets or lists of texts, or of texts such as ``"red;blue"`` or
-    arrays of JSON; None stands for unknown labels. Two cases are not sets: lists of equal length are a label
-    matrix, and texts without a semicolon are classes unless ``names`` are given.
+    Sets are a list or a column of tuples, sets or lists of texts, or of texts such as ``"red;blue"`` or JSON
+    arrays; None marks instances without known labels. Two cases are no sets: lists of equal length are a
+    label matrix, and texts without a semicolon are classes unless ``names`` are given.
 
     Args:
-        names: names of the labels in ``fit``; by default all names that occur, in alphabetical order.
+        names: names of the labels in ``fit``; by default all names in ``y``, in alphabetical order.
 
     Raises:
         ValueError: a name is not among ``names``.
     """
     if is_frame(y) and hasattr(y, "column_names"):
-        # This is a table of Arrow.
+        # Convert a PyArrow table, which has ``column_names`` instead of ``columns``.
         columns = [y[name].to_numpy() for name in y.column_names]
         y = LabelFrame(tuple(y.column_names), np.column_stack(columns))
     sets = _sets(y, are_classes=names is None)
@@ -99,13 +99,13 @@ def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
 
 
 def form_of_labels(y: Any, uncertain: str | None) -> LabelForm | None:
-    """Return the form of a data frame of labels with columns of marks, names or several classes.
+    """Find out how the columns of a data frame of labels are written: as marks, sets of names, or classes.
 
-    None stands for other targets: matrices, single columns, frames of numbers, and frames of two texts a
-    column. Beside other columns two texts that are no words for 0 and 1 are two classes.
+    Return None if no form is needed: for matrices, single columns, frames of numbers, and frames of two texts
+    in each column. In different frames, two texts are two classes unless they mean 0 and 1, as no and yes.
 
     Args:
-        uncertain: a key of :data:`UNCERTAIN`, if −1 is an uncertain label.
+        uncertain: a key of :data:`UNCERTAIN`, if −1 marks an uncertain label; otherwise None.
 
     Raises:
         ValueError: see :func:`~lmbm_torch.data.tables.labels.fit_labels`.
@@ -133,7 +133,7 @@ def form_of_labels(y: Any, uncertain: str | None) -> LabelForm | None:
 
 
 def formed_labels(y: Any, form: LabelForm) -> Any:
-    """Return a data frame with the columns of a form as a frame of labels in {0, 1, NaN}; others as given.
+    """Convert a data frame with the columns of a form to labels in {0, 1, NaN}; keep different targets.
 
     Uncertain labels stay −1.
     """
@@ -146,16 +146,16 @@ def formed_labels(y: Any, form: LabelForm) -> Any:
 
 
 def certain_labels(y: Any, uncertain: str) -> tuple[LabelFrame, np.ndarray]:
-    """Replace −1 (uncertain) in labels; return the labels and a mask of replaced labels (instances, labels).
+    """Replace uncertain labels (−1); return the new labels and a mask of the replaced ones.
 
-    −1 becomes 0, 1 or missing, as in Irvin et al. (2019), Section 4.1, for radiologists' reports.
+    A −1 becomes 0, 1 or missing, as in Irvin et al. (2019), Section 4.1, for radiologists' reports.
 
     Args:
         y: labels (instances, labels) in {−1, 0, 1}, with NaN or None for missing labels.
-        uncertain: a key of :data:`UNCERTAIN`.
+        uncertain: a key of :data:`UNCERTAIN`, such as ``"zeros"``.
 
     Raises:
-        ValueError: ``uncertain`` is no such key, or the labels have another shape or other values.
+        ValueError: ``uncertain`` is unknown, or ``y`` has a wrong shape or values except −1, 0, 1 and NaN.
     """
     if not isinstance(uncertain, str) or uncertain not in UNCERTAIN:
         raise ValueError(f"uncertain: expected one of {list(UNCERTAIN)} or None, got {uncertain!r}")
@@ -175,7 +175,7 @@ def certain_labels(y: Any, uncertain: str) -> tuple[LabelFrame, np.ndarray]:
 
 
 def _sets(y: Any, *, are_classes: bool) -> list[list[str] | None] | None:
-    """Return a list of names for each instance, None for unknown labels; None if targets are not sets.
+    """Convert sets of names to a list for each instance, None if unknown; return None if ``y`` has no sets.
 
     Args:
         are_classes: whether texts without a semicolon are classes.
@@ -207,13 +207,13 @@ def known_by_name(
     """Convert known labels given by name to a matrix (instances, labels) with NaN for unknown labels.
 
     Args:
-        known: for each name one value for all instances, or values (instances,).
-
-    Args:
-        form: of the columns of labels in ``fit``, whose names stand for values in these forms.
+        known: dictionary from a name to a common value for all instances, or to values (instances,).
+        names: names of the labels in ``fit``.
+        count: number of instances.
+        form: form of the data frame in ``fit``, if any; then ``known`` has names and values of its columns.
 
     Raises:
-        ValueError: a name is not among ``names``, or a value has no known form.
+        ValueError: a name is not among ``names``, or a value cannot be read by ``form``.
     """
     if form is not None:
         known = form.applied({name: _repeated(value, count) for name, value in known.items()})
@@ -226,13 +226,13 @@ def known_by_name(
 
 
 def _repeated(value: Any, count: int) -> np.ndarray:
-    """Return a value for each instance, texts as objects."""
+    """Repeat a single value for each instance, if needed; return texts as an array of objects."""
     values = np.asarray(value)
     return np.broadcast_to(values.astype(object if values.dtype.kind in "OU" else np.float64), (count,))
 
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
-    """Convert labels to float64.
+    """Convert labels to an array of float64, and check the values.
 
     Raises:
         TypeError: labels are not numbers.
@@ -254,18 +254,18 @@ def predicted_sparse(
     """Predict labels in batches of rows, and return the label matrix as CSR.
 
     Args:
-        predict: function of instances and known labels that returns labels.
+        predict: function from instances and known labels to predicted labels.
         classes: (labels, 2), the values of each label.
 
     Raises:
-        ValueError: labels have other values than 0 and 1.
+        ValueError: the values of labels in ``fit`` were not 0 and 1.
     """
     if (np.asarray(classes) != (0, 1)).any():
         raise ValueError("sparse_output: expected labels 0 and 1 in fit, got other values")
     X = X.tocsr() if sparse.issparse(X) else X
     step, count = rows_at_once(len(classes)), np.shape(X)[0]
     parts = []
-    # Without rows ``predict`` is called, too, because it raises the error for missing rows.
+    # Call ``predict`` even if there are no rows, because ``predict`` then raises the proper error.
     for first in range(0, max(count, 1), step):
         rows = slice(first, first + step)
         given = None if known is None else np.asarray(known)[rows]
@@ -274,15 +274,15 @@ def predicted_sparse(
 
 
 def rows_at_once(num_labels: int) -> int:
-    """Return the number of rows of a sparse label matrix that are dense at the same time."""
+    """Return how many rows of a sparse label matrix are converted to dense ones at once."""
     return max(1, part_bytes(8 * VALUES_AT_ONCE) // (8 * num_labels))
 
 
 def sparse_label_matrix(labels) -> sparse.csr_array:
-    """Return a sparse label matrix as CSR of float64 without stored zeros.
+    """Convert a sparse label matrix to CSR with float64 entries; add duplicates and drop stored zeros.
 
     Raises:
-        ValueError: an entry is not 0 or 1, after duplicate entries are added.
+        ValueError: an entry of the result is not 0 or 1.
     """
     rows = canonical(sparse.csr_array(labels, dtype=np.float64))
     check_labels("y", rows.data)
@@ -293,12 +293,12 @@ def label_codes(name: str, labels: Any, classes: Any, *, allow_missing: bool) ->
     """Convert labels in the values of ``classes`` to 0, 1 and NaN (missing), as float64.
 
     Args:
-        labels: (instances, labels).
-        classes: (labels, 2), the values of each label; None for 0 and 1.
+        labels: (instances, labels) in the values of ``classes``.
+        classes: (labels, 2), the values that mean 0 and 1 for each label; None if these are 0 and 1.
 
     Raises:
-        TypeError: the classes are 0 and 1, but labels are texts or other objects.
-        ValueError: labels have another shape, or values that are not in ``classes`` or not allowed.
+        TypeError: the classes are 0 and 1, but labels are not numbers.
+        ValueError: labels have a wrong shape, values that are not in ``classes``, or forbidden NaN.
     """
     if classes is None or _are_bits(np.asarray(classes)):
         return label_matrix(name, labels, allow_missing=allow_missing)
@@ -356,24 +356,24 @@ def label_tensor(
 
 
 def known_tensor(known: Any, energy: Energy, classes: Any) -> Tensor | None:
-    """Convert known labels (instances, labels) to a tensor for a decoder; return None for None."""
+    """Convert known labels (instances, labels), NaN if unknown, to a tensor for a decoder; keep None."""
     return None if known is None else label_tensor("known", known, energy, classes, allow_missing=True)
 
 
 def check_given(estimator: Any, y: Any) -> None:
-    """Raise ValueError if the targets are None."""
+    """Check that targets were given, and raise ValueError if ``y`` is None."""
     if y is None:
-        # scikit-learn's tests of estimators expect this sentence.
+        # scikit-learn's estimator checks expect exactly this message.
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
 
 
 def with_rows(X: Any) -> Any:
-    """Convert sparse matrices to CSR, for a selection of rows; return other instances unchanged."""
+    """Convert sparse matrices to CSR, so rows can be selected; keep instances in a different form."""
     return canonical(X) if sparse.issparse(X) else X
 
 
 def dense(labels) -> np.ndarray:
-    """Return labels as an array; a data frame of one column may hold classes."""
+    """Convert labels to a dense array; classes in a single column are kept as they are."""
     if isinstance(labels, LabelFrame):
         return labels.values
     if hasattr(labels, "columns") and labels.shape[1] > 1:
@@ -383,16 +383,16 @@ def dense(labels) -> np.ndarray:
         table = open_frame(labels)
         columns = list(table.columns.values())
         if all(column.dtype.kind in "iuf" for column in columns):
-            # Columns of numbers may hold other values than 0 and 1; the caller checks the values.
+            # Keep numbers as they are, because the caller checks the values.
             return np.column_stack(columns)
         return schema.label_matrix(table, list(table.columns))
     return labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
 
 
 def declared_values(labels: Any) -> list[list[Any] | None] | None:
-    """Return the categories that each column of a data frame declares; None if no column has categories.
+    """Return each column's declared categories in a data frame; None if no column is categorical.
 
-    Ordered categories keep the order, other categories are sorted.
+    Ordered categories keep the order; unordered categories are sorted.
     """
     if isinstance(labels, LabelFrame) or not hasattr(labels, "columns"):
         return None
@@ -413,7 +413,7 @@ def declared_values(labels: Any) -> list[list[Any] | None] | None:
 
 
 def check_columns(labels: Any, names: Sequence[str] | None) -> None:
-    """Raise ValueError unless a data frame of labels has the columns of ``fit`` in the same order.
+    """Check that a data frame of labels has the columns of ``fit`` in order; raise ValueError if not.
 
     Args:
         labels: labels in any form; labels without column names are not checked.
@@ -432,7 +432,7 @@ def check_columns(labels: Any, names: Sequence[str] | None) -> None:
 
 
 def exact_match(truth: np.ndarray, predicted: np.ndarray, sample_weight: Any = None) -> float:
-    """Return the share of instances whose known labels are all right, among instances with a known label.
+    """Return the share of instances with all known labels right, among instances with a known label.
 
     Args:
         truth, predicted: (instances, labels) of any values; NaN, None or NA in ``truth`` for missing labels.
@@ -446,7 +446,7 @@ def exact_match(truth: np.ndarray, predicted: np.ndarray, sample_weight: Any = N
 
 
 def is_label_matrix(y: np.ndarray) -> bool:
-    """Return whether targets are labels, not one class per instance."""
+    """Return whether targets are a label matrix rather than a class for each instance."""
     if y.ndim != 2:
         return False
     is_binary = np.issubdtype(y.dtype, np.number) and bool(((y == 0) | (y == 1) | (y != y)).all())
@@ -454,12 +454,12 @@ def is_label_matrix(y: np.ndarray) -> bool:
 
 
 def positive_probabilities(came: Any, classes: Any, positive: Sequence[Any]) -> np.ndarray:
-    """Return P(label has the positive value), (instances, labels), from any form of ``predict_proba``.
+    """Convert the result of ``predict_proba`` to probabilities of the positive values, (instances, labels).
 
     A label with a single value in training has the probability 0 or 1.
 
     Args:
-        came: (instances, labels); or for each label, or for a single label, an array (instances, values).
+        came: a matrix (instances, labels), or an array (instances, values) for each label or the only label.
         classes: ``classes_`` of the classifier: the values of each label, or of the only label.
         positive: (labels,), the positive value of each label.
     """
@@ -481,15 +481,15 @@ def label_weights(
     """Return the weight of each label of each instance, (instances, labels); None if all are 1.
 
     Args:
-        class_weight: a setting for all labels, or a sequence with one setting for each label. Settings are
-            ``"balanced"`` (weight = known instances / (classes · instances of the class), which ignores
-            ``sample_weight``), a dictionary of weights by class (1 for absent classes), or None.
-        labels: (instances, labels); in labels in {0, 1} one of the values may not occur.
+        class_weight: a setting for all labels, or a list with a setting for each label. A setting is
+            ``"balanced"`` (weight = known instances / (classes · instances of the class), where
+            ``sample_weight`` is ignored), a dictionary from classes to weights (by default 1), or None.
+        labels: (instances, labels), the labels' values.
         missing: (instances, labels), True for unknown labels; weights of unknown labels are not used.
         sample_weight: (instances,), multiplied with the weights of the classes.
 
     Raises:
-        ValueError: a setting is unknown, the number is wrong, or a class or weight is invalid.
+        ValueError: a setting, class or weight is invalid, or the number of settings is wrong.
     """
     instances, count = labels.shape
     several = isinstance(class_weight, Sequence) and not isinstance(class_weight, str)
@@ -516,7 +516,7 @@ def _of_classes(setting: Any, values: np.ndarray) -> np.ndarray:
             raise ValueError(f"class_weight: expected finite weights of at least 0, got {numbers}")
         found = set(values.tolist())
         unknown = [each for each in setting if each not in {0, 1} | found]
-        # As in scikit-learn, a weighted class may be absent from a fold if all present classes have weights.
+        # Allow weights of absent classes if all present classes have weights, as scikit-learn does for folds.
         if unknown and not found <= setting.keys():
             known = sorted({0, 1} | found, key=str)
             raise ValueError(f"class_weight: expected classes among {known}, got {unknown}")

@@ -1,4 +1,4 @@
-"""Rules for classifiers, given as objects or text, and decoding under rules for searches without rules."""
+"""Rules for classifiers, as objects or text, and decoding under rules by searches that take no rules."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Rules = str | Rule | Constraints | Iterable[str | Rule]
 
 
 def rules_over(names: Sequence[str] | None, *given: Rules | None) -> Constraints:
-    """Join all given rules to one object of rules over labels with the given names.
+    """Combine rules in any form to a single object, for labels with the given names.
 
     Raises:
-        ValueError: the rules have other labels, or contradict each other.
+        ValueError: the rules name unknown labels, or contradict each other.
     """
     assert names is not None
     rules: list[str | Rule] = []
@@ -42,7 +42,7 @@ def rules_over(names: Sequence[str] | None, *given: Rules | None) -> Constraints
 
 
 def by_place(rules: Constraints) -> list[Rule]:
-    """Return the rules with label indices, for a classifier without label names."""
+    """Convert rules to rules with label indices instead of names, for classifiers without label names."""
     return [
         Rule({int(at): float(row[at]) for at in row.nonzero()[0]}, float(bound), text)
         for row, bound, text in zip(rules.matrix, rules.bounds, rules.texts, strict=True)
@@ -50,13 +50,13 @@ def by_place(rules: Constraints) -> list[Rule]:
 
 
 def rules_of_fit(names: Sequence[str] | None, *given: Rules | None) -> Constraints | None:
-    """Return all given rules over the labels of ``fit``; None without rules.
+    """Combine rules in any form, for the labels of ``fit``; return None if there are no rules.
 
     Args:
-        names: names of the labels; None if ``fit`` had classes.
+        names: names of the labels; None if ``fit`` was given classes.
 
     Raises:
-        ValueError: the rules have other labels, contradict each other, or ``fit`` had classes.
+        ValueError: rules name unknown labels or contradict each other, or ``fit`` was given classes.
     """
     found = [each for each in given if each is not None]
     if not found:
@@ -67,7 +67,7 @@ def rules_of_fit(names: Sequence[str] | None, *given: Rules | None) -> Constrain
 
 
 def explained(classifier: Any, fields: Fields, X: Any, num_features: int) -> Explanation:
-    """Return the explanation of a validated instance, with the rules that bind the answer.
+    """Explain a validated instance, with the rules that a prediction without rules would break.
 
     Args:
         classifier: an object with ``predict_decoding``, ``rules`` and ``binding_rules``.
@@ -83,12 +83,12 @@ def explained(classifier: Any, fields: Fields, X: Any, num_features: int) -> Exp
 
 
 def by_codes(decode: Decode, values: Values) -> Decode:
-    """Wrap a decoder that takes known labels in the values of ``fit``, for {0, 1, NaN}."""
+    """Wrap a decoder that takes known labels in the values of ``fit``, to take labels in {0, 1, NaN}."""
     return lambda X, known: decode(X, None if known is None else values(known))
 
 
 def where_allowed(decode: Decode, rules: Constraints) -> Decode:
-    """Wrap a decoder: return None if known labels contradict the rules."""
+    """Wrap a decoder, to return None if the known labels contradict the rules."""
 
     def decode_allowed(X: np.ndarray, known: np.ndarray | None) -> Any:
         is_possible = known is None or rules.leaves_any(known[0])
@@ -107,13 +107,13 @@ def decode_around(
     *,
     values: Values,
 ) -> Decoding:
-    """Return the best label sets that obey rules.
+    """Find the best label sets that obey rules, with a classifier whose ``decode`` takes no rules.
 
-    The search fixes some labels and calls the classifier's ``decode(X, known=…)`` for the others.
+    The search fixes some labels and calls the classifier's ``decode(X, known=…)`` for the rest.
 
     Args:
         classifier: an object with ``decode(X, known=...)`` and ``capabilities``.
-        X: instances in the classifier's form.
+        X: instances in the form that the classifier takes.
         rules, top_k, part_limit: see :func:`lmbm_torch.inference.under_rules.constrained.decode`.
         known: known labels (instances, labels) in {0, 1, NaN}.
         values: function that converts labels in {0, 1, NaN} to the values that the classifier takes.
@@ -127,7 +127,7 @@ def decode_around(
     given = None if known is None else torch.from_numpy(np.asarray(known, np.float64))
 
     def alone(part: _Instances, known: Tensor | None) -> Decoding:
-        # Without known labels pass None: decoding may then be faster.
+        # If no label is known, pass None, because decoding may then be faster.
         given = None if known is None or bool(known.isnan().all()) else known.numpy()
         held = None if given is None else values(given)
         return classifier.decode(part.X, known=held)
@@ -138,7 +138,7 @@ def decode_around(
 
 @dataclass(frozen=True)
 class _Instances:
-    """Instances with the interface of an energy, so a classifier can take the place of a search."""
+    """Instances with the interface of an energy, because the search under rules expects an energy."""
 
     X: Any
     batch_size: int
@@ -147,5 +147,5 @@ class _Instances:
     device: ClassVar = torch.device("cpu")
 
     def select(self, rows: Tensor) -> _Instances:
-        """Return some of the instances."""
+        """Return the instances in these rows."""
         return _Instances(some_instances(self.X, rows.numpy()), len(rows), self.num_labels)

@@ -1,1 +1,1 @@
-"""Explanations of answers: contributions of features and of labels."""
+"""Explanations of predicted labels, by contributions of features and of labels."""

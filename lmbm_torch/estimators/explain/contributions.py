@@ -1,4 +1,4 @@
-"""Contributions of features and labels to fields (half log-odds), and explanations by changed answers."""
+"""Contributions of features and labels to fields (half log-odds), and effects of changed features."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 
-# Largest number of features to leave out, and largest number of entries in a batch of changed instances.
+# Largest number of features left out in turn, and largest number of entries in a batch of such instances.
 MOST_FEATURES = 1000
 ENTRIES = 2**22
 
@@ -33,7 +33,7 @@ class Contributions:
         from_labels: (labels, labels); row i holds the contributions to label i.
         units: (labels,), the unit of each field, see
             :class:`~lmbm_torch.estimators.explain.explanations.LabelExplanation`.
-        whose: name of the explained classifier, if several classifiers answer together.
+        whose: name of the explained classifier, if several classifiers predict together.
     """
 
     fields: np.ndarray
@@ -64,7 +64,7 @@ def fields_of(model: Any, reference: ArrayLike | None) -> Fields:
     """Return the fields of a belief network or Boltzmann machine that takes arrays.
 
     Raises:
-        TypeError: the model is of another kind.
+        TypeError: the model is neither a belief network nor a Boltzmann machine.
         ValueError: the model was fitted to classes, or the reference is not finite or not (features,).
     """
     if not _has_fields(model):
@@ -75,7 +75,7 @@ def fields_of(model: Any, reference: ArrayLike | None) -> Fields:
 
 
 def are_taken_apart(model: Any, X: Any) -> bool:
-    """Return whether a model of label matrices has fields, see :func:`fields_of`, for instances like X."""
+    """Return whether :func:`fields_of` can write a model's fields as sums, for instances like X."""
     if not _has_fields(model):
         return False
     energy = model.energy(X)
@@ -92,10 +92,10 @@ def _has_fields(model: Any) -> bool:
 
 
 class LinearFields:
-    """The fields of a linear model: sums over features and over couplings with other labels.
+    """The fields of a linear model: sums of contributions of features and of neighbouring labels.
 
     Args:
-        model: the fitted model, with ``names_of_features_`` if it was fitted to a data frame.
+        model: the fitted model, with ``names_of_features_`` after a fit to a data frame.
         reference: (features,), values of features that contribute 0; by default the training means.
     """
 
@@ -164,7 +164,7 @@ def _with_labels(
     sources: Sequence[str],
     from_sources: np.ndarray,
 ) -> Contributions:
-    """Add the contributions of the labels, which the model's couplings give."""
+    """Complete the contributions by those of labels: coupling times value of the neighbouring label."""
     from_labels = _couplings(model.energy(X)) * (2 * labels - 1)
     fields = intercepts + from_sources.sum(1) + from_labels.sum(1)
     return Contributions(fields, intercepts, sources, from_sources, from_labels, ["field"] * len(fields))
@@ -196,7 +196,7 @@ def checked(reference: ArrayLike, width: int) -> np.ndarray:
     """Check a reference (width,), and return it as float64.
 
     Raises:
-        ValueError: the reference has another shape, or infinite values.
+        ValueError: the reference has a wrong shape, or values that are not finite.
     """
     reference = np.asarray(reference, np.float64)
     check_shape("reference", reference, width)
@@ -205,10 +205,10 @@ def checked(reference: ArrayLike, width: int) -> np.ndarray:
 
 
 def left_out_at(model: Any, reference: ArrayLike | None, width: int) -> np.ndarray:
-    """Return the values of features that are left out, (width,): the reference, or the training means."""
+    """Return the values that replace left-out features, (width,): the reference, or the training means."""
     if reference is not None:
         return checked(reference, width)
-    # Some models have no means, such as models whose features are already scaled: then 0 is the value.
+    # Models without training means, such as on features already scaled, use 0.
     means = getattr(model, "feature_means_", 0.0)
     return np.array(np.broadcast_to(means, (width,)))
 
@@ -219,7 +219,7 @@ def dense(X: Any) -> np.ndarray:
 
 
 def with_value(X: np.ndarray, feature: int, value: float) -> np.ndarray:
-    """Return an instance (1, features) with another value of one feature."""
+    """Return a copy of an instance (1, features) in which a feature has a new value."""
     changed = X.copy()
     changed[0, feature] = value
     return changed
@@ -233,9 +233,9 @@ def most_effective(
     If there are more than ``MOST_FEATURES``, only the features furthest from the reference are tried.
 
     Args:
-        X: (1, features).
-        reference: (features,).
-        fields: function from (instances, features) to (instances, labels).
+        X: (1, features), the instance.
+        reference: (features,), values of left-out features.
+        fields: function from instances (instances, features) to fields (instances, labels).
     """
     tried = np.array(largest_first(X[0] - reference)[:MOST_FEATURES], int)
     here, changes = fields(X), []
@@ -254,23 +254,23 @@ def largest_first(sizes: np.ndarray) -> list[int]:
 
 
 Effects = Callable[[np.ndarray], np.ndarray]
-"""From rows (instances, features) to values (instances, labels), by whose change features are ranked."""
+"""A function from instances (instances, features) to values (instances, labels), to rank features."""
 
 
 class AnswerFields:
-    """The answers of a classifier of label matrices: probabilities, whose contributions are unknown.
+    """The probabilities of any classifier of label matrices, for explanations without contributions.
 
     Features are ranked by the effect of leaving out one feature at a time.
 
     Args:
         model: the fitted model, which takes arrays
             (:func:`~lmbm_torch.estimators.explain.explanations.without_names`).
-        effects: function of rows; the change of the values ranks the features.
+        effects: function from instances to values, whose changes rank the features.
         X: validated instance (1, features).
         reference: (features,), values of features that are left out; None for the training means.
 
     Raises:
-        ValueError: X has several instances, the model is of classes, or the reference has another shape.
+        ValueError: X has several instances, the model predicts classes, or the reference has a wrong shape.
     """
 
     def __init__(self, model: Any, effects: Effects, X: Any, reference: ArrayLike | None) -> None:
@@ -295,7 +295,7 @@ class AnswerFields:
         return np.full((X.shape[0], len(self.names)), np.nan)
 
     def without(self, X: Any, labels: np.ndarray, count: int) -> Iterator[tuple[str, Any]]:
-        # Precomputed kernel values are no features that could be left out.
+        # Precomputed kernel values cannot be left out one by one.
         if get_tags(self.model).input_tags.pairwise:
             return
         row = dense(X)
@@ -304,6 +304,6 @@ class AnswerFields:
 
 
 def check_label_matrices(model: Any) -> None:
-    """Raise ValueError if the model was fitted to classes."""
+    """Check that the model was fitted to a label matrix, and raise ValueError otherwise."""
     if model.binarizer_ is not None:
         raise ValueError("explain: expected a model of label matrices, got a model fitted to classes")

@@ -1,4 +1,4 @@
-"""Explanations of answers: contributions to fields, and what would change the answers."""
+"""Explanations of predicted labels: contributions to fields, and changes that alter the prediction."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from lmbm_torch.inference.common.results import Decoding
 
 
 class Answer(NamedTuple):
-    """The labels (1, labels) in {0, 1} of an instance, and the objective (1,), NaN if unknown."""
+    """The predicted labels (1, labels) of an instance, and the decoding objective (1,), NaN if unknown."""
 
     labels: Tensor
     objective: Tensor
 
     @classmethod
     def of(cls, labels: np.ndarray) -> Answer:
-        """Return an answer with labels and an unknown objective."""
+        """Build an answer from labels (1, labels), with an unknown objective."""
         return cls(torch.from_numpy(labels), torch.full((1,), torch.nan, device="cpu"))
 
 
 Decode = Callable[[np.ndarray, np.ndarray | None], Decoding | Answer | None]
 
-# Largest number of contributions of features, and of labels, in a text.
+# Largest number of features, and also of labels, whose contributions are shown in a text.
 NUM_SHOWN = 3
 
 
@@ -41,16 +41,16 @@ class LabelExplanation:
 
     Args:
         name: name of the label.
-        value: the answer: the predicted value of the label, as in ``fit``.
-        other: the other value of the label.
+        value: the predicted value of the label, as in ``fit``.
+        other: the value of the label that was not predicted.
         field: half the log-odds of the label, given the input and the labels in ``labels``; or the
             probability, see ``unit``.
         intercept: the field if all features have the reference values, without contributions of labels.
         features: from names of features to contributions, the largest first; for a kernel, of rows.
         labels: from names of labels to contributions, the largest first: for a belief network the parents,
             for a Boltzmann machine all neighbours.
-        otherwise: the other labels that change if the label is fixed at the other value, with the new
-            values; None if no label set is possible then, or if the classifier takes no known labels.
+        otherwise: dictionary of the labels that change, with new values, if this label is fixed at ``other``;
+            None if no label set is possible then, or if the classifier takes no known labels.
         cost: how much worse the objective of decoding becomes then; infinite if no label set is possible, NaN
             if the classifier has no objective.
         unit: the unit of ``field`` and contributions: "field" (half log-odds), "probability" (for forests),
@@ -79,8 +79,8 @@ class Explanation(Mapping[str, LabelExplanation]):
         by_label: the explanations of the labels, in the order of the labels.
         by_feature: for the features with the largest contributions, the labels that change if only this
             feature is set to the reference, with the new values.
-        rules: the rules that the answer without rules breaks.
-        fields_of: name of the explained classifier, if several classifiers answer together.
+        rules: the rules, as text, that a prediction without rules would break.
+        fields_of: name of the explained classifier, if several classifiers predict together.
     """
 
     by_label: tuple[LabelExplanation, ...]
@@ -143,7 +143,7 @@ class Explanation(Mapping[str, LabelExplanation]):
             yield f"{label.name} = {label.value}", _because(label), _told_otherwise(label)
 
     def remarks(self) -> list[str]:
-        """Return texts on the features that change the answer, on rules, and on the explained classifier."""
+        """Return texts on features that change the prediction, on rules, and on the explained classifier."""
         changing = [
             f"{name} at its reference: {_changes(changes)}"
             for name, changes in self.by_feature.items()
@@ -162,13 +162,13 @@ def explanation(
     *,
     takes_known: bool = True,
 ) -> Explanation:
-    """Return the explanation of a decoded instance.
+    """Explain the predicted labels of an instance.
 
     Args:
         fields: the fields of the model.
-        decode: function from instances and known labels to the labels to explain, which may differ from the
-            model's own answer; it returns None if rules allow no label set.
-        X: one validated instance, an array or another form for ``fields`` and ``decode``.
+        decode: function from instances and known labels to predicted labels, or None if rules allow no label
+            set; labels may differ from the model's own prediction, for example in a mixture.
+        X: a validated instance, in the form for ``fields`` and ``decode``.
         num_features: number of features to set to the reference, one at a time.
         rules: rules to mention in the explanation.
         takes_known: whether ``decode`` takes known labels.
@@ -203,13 +203,13 @@ def explanation(
 
 
 def check_one_instance(X: Any) -> None:
-    """Raise ValueError unless X is a single instance."""
+    """Check that X is a single instance, and raise ValueError otherwise."""
     if (came := num_instances(X)) != 1:
         raise ValueError(f"X: expected one instance, got {came} instances")
 
 
 def without_names(model: Any) -> Any:
-    """Return a classifier that takes arrays; names of a data frame are kept as ``names_of_features_``."""
+    """Return a copy that takes arrays; the copy keeps feature names in ``names_of_features_``."""
     names = given_names(model)
     if names is None:
         return model
@@ -222,7 +222,7 @@ def without_names(model: Any) -> Any:
 def _otherwise(
     decode: Decode, X: Any, best: Decoding | Answer, names: Sequence[str], label: int
 ) -> tuple[dict[str, int] | None, float]:
-    """Fix a label at the other value; return the cost, and other labels with a change."""
+    """Fix a label at the value not predicted; return the labels that change, and the cost."""
     labels = best.labels[0].cpu().numpy()
     held = np.full((1, len(names)), np.nan)
     held[0, label] = 1 - labels[label]
@@ -240,7 +240,7 @@ def _labels(decode: Decode, X: Any) -> np.ndarray:
 
 
 def _differing(names: Sequence[str], before: np.ndarray, after: np.ndarray) -> dict[str, int]:
-    """Return the names of labels that differ, with the values in ``after``."""
+    """Return the labels that differ between ``before`` and ``after``: names and values in ``after``."""
     places = np.flatnonzero(before != after).tolist()
     return {names[place]: int(after[place]) for place in places}
 

@@ -30,7 +30,7 @@ from lmbm_torch.estimators.explain.contributions import (
 )
 from lmbm_torch.extras import naming_extras
 
-# Largest rounding error of a sum of contributions.
+# Tolerance when comparing a sum of contributions with the predicted probability.
 ROUND_OFF = 1e-6
 
 
@@ -76,7 +76,7 @@ def parts_of(classifier: Any, seen: np.ndarray, probability: float, centre: np.n
         return _unknown(probability)
     total = rest + of_inputs.sum()
     found = total if unit == "probability" else expit(2 * total)
-    # If the sum does not give the probability, such as for another link function, it explains nothing.
+    # Give no contributions unless the sum gives the probability, which fails for unknown link functions.
     if abs(found - probability) > ROUND_OFF:
         return _unknown(probability)
     return Parts(unit, probability, rest, of_inputs)
@@ -88,7 +88,7 @@ def parts_of_each(
     """Return the contributions to every label of an estimator of label matrices, with names of inputs.
 
     Args:
-        X: one instance in the estimator's form.
+        X: an instance in the form that the estimator takes.
         probability: (labels,), predicted probabilities.
         centre: (features,), see :func:`parts_of`; None stands for zeros.
         names: names of the features; None to number the features.
@@ -96,7 +96,7 @@ def parts_of_each(
     Raises:
         ModuleNotFoundError: the estimator has trees, and ``shap`` is not installed.
     """
-    # Imported here, because only explanations need these classes.
+    # Import these classes only when needed, for explanations.
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.multioutput import MultiOutputClassifier
 
@@ -126,12 +126,12 @@ def parts_of_each(
 
 
 def union(names: Iterable[Sequence[str]]) -> dict[str, int]:
-    """Return an index for each name; repeated names have one index."""
+    """Return a dictionary from each different name to an index, in order of first occurrence."""
     return {name: place for place, name in enumerate(dict.fromkeys(name for each in names for name in each))}
 
 
 def made_names(steps: Any, inputs: Any) -> Sequence[str]:
-    """Return the names of features ``inputs`` that a pipeline's steps make, or numbered names."""
+    """Return the names of the features ``inputs`` made by a pipeline's steps; numbered if unknown."""
     if steps is not None and hasattr(steps[-1], "get_feature_names_out"):
         return [str(name) for name in steps.get_feature_names_out()]
     return numbered("feature", array(inputs).shape[1])
@@ -153,7 +153,7 @@ def _unknown(probability: float) -> Parts:
 
 def _is_tree(classifier: Any) -> bool:
     """Return whether a classifier is a tree or a forest whose probabilities ``shap`` can explain."""
-    # Imported here, because only explanations need these classes.
+    # Import these modules only when needed, for explanations.
     from sklearn import ensemble, tree
 
     kinds = (ensemble.ExtraTreesClassifier, ensemble.RandomForestClassifier, tree.DecisionTreeClassifier)
@@ -186,11 +186,11 @@ def _of_outputs(trees: Any, seen: np.ndarray, probability: np.ndarray) -> list[P
     with naming_extras():
         import shap
     rest, values = np.zeros(count), np.zeros((len(seen), count))
-    # Explain each tree by itself: for some hundred labels, tables of all trees together exceed memory.
+    # Explain each tree separately, because for hundreds of labels the tables of all trees exceed memory.
     alone = getattr(trees, "estimators_", [trees])
     for tree in alone:
         explainer: Any = shap.TreeExplainer(tree)
-        # shap divides by the number of labels, as if they were one distribution; take class 1 of each.
+        # Take class 1 of each label, and multiply by the number of labels, by which shap divides.
         values += np.asarray(explainer.shap_values(seen[None]))[0, :, 1::2] * count / len(alone)
         rest += np.ravel(explainer.expected_value)[1::2] * count / len(alone)
     misses = np.abs(rest + values.sum(0) - probability) > ROUND_OFF
@@ -203,10 +203,10 @@ def _of_outputs(trees: Any, seen: np.ndarray, probability: np.ndarray) -> list[P
 
 
 class ChainFields:
-    """The distribution of each label given earlier labels in chains of binary labels, for explanations.
+    """The probabilities of labels in classifier chains, with contributions of features and earlier labels.
 
-    Several chains form a mixture with equal weights: the contribution to a label is the mean over the chains,
-    in which different labels come earlier.
+    Several chains form a mixture with equal weights: contributions are means over the chains, which have
+    different orders of labels.
 
     Args:
         chains: fitted :class:`~lmbm_torch.estimators.label_chains.probabilistic.Chain` objects of
@@ -251,7 +251,7 @@ class ChainFields:
             intercepts[label] = np.mean([parts.rest for parts, _ in found])
             for parts, chain in found:
                 own, before = np.split(parts.of_inputs / len(chains), [len(parts.names)])
-                # Add, because a pipeline may give several features the same name.
+                # Add contributions with equal names, because a pipeline may name several features the same.
                 np.add.at(from_sources[label], [places[name] for name in parts.names], own)
                 from_labels[label, list(chain.ordering[: len(before)])] += before
         fields = intercepts + from_sources.sum(1) + from_labels.sum(1)
@@ -279,7 +279,7 @@ class ChainFields:
         inputs = link.inputs(X)
         probability = float(np.exp(link.log_proba(inputs, np.zeros(1, int), earlier[None])[0, 1]))
         seen = np.concatenate([array(inputs)[0], earlier])
-        # The baseline for earlier labels is 0.
+        # Contributions of earlier labels are relative to the value 0.
         centre = np.zeros(len(seen))
         if self.reference is not None:
             centre[: len(self.reference)] = self.reference
@@ -304,7 +304,7 @@ def _chances(chain: Any, X: Any, instances: int, labels: np.ndarray) -> np.ndarr
 
 
 class _Share(NamedTuple):
-    """A probability as a sum: ``rest`` + Σ ``of_sources``."""
+    """A probability as the sum of contributions of sources (features) and a rest."""
 
     rest: float
     of_sources: np.ndarray
@@ -325,7 +325,7 @@ class _Share(NamedTuple):
 class HierarchyFields:
     """The probabilities of labels in a hierarchy, with contributions of features.
 
-    If one estimator predicts all labels, a label whose probability is raised to that of a descendant has the
+    If a single estimator predicts all labels, a label with the raised probability of a descendant has the
     descendant's contributions. If probabilities are multiplied along the path, contributions to the product
     are Shapley values of the factors; each factor's value is divided in proportion to the contributions. For
     decision trees the contributions are those of TreeSHAP. For linear classifiers, contributions to log-odds
@@ -337,7 +337,7 @@ class HierarchyFields:
             linear classifiers; by default the training means.
 
     Raises:
-        ValueError: the reference has another shape than (features,), or instances are not numeric.
+        ValueError: the reference has not the shape (features,), or instances are not numeric.
     """
 
     def __init__(self, model: Any, reference: ArrayLike | None) -> None:
@@ -375,7 +375,7 @@ class HierarchyFields:
             yield self.features[place], like(X, with_value(row, place, reference[place]))
 
     def binding(self, X: Any) -> tuple[str, ...]:
-        """Return the rules "child -> parent" broken by the probabilities before any correction."""
+        """Return the rules "child -> parent" that labels with an uncorrected probability above ½ break."""
         if self.model.scope != "all":
             return ()
         parents = self.model.forest_.parents
@@ -386,7 +386,7 @@ class HierarchyFields:
         return tuple(rules.broken((self.model.uncorrected(X)[:1] > 0.5).astype(np.int64))[0])
 
     def _parts(self, X: Any) -> list[Parts]:
-        """Return for each label the contributions to the estimator's probability."""
+        """Return the contributions to each label's probability by the estimator, before corrections."""
         found: list[Any] = [None] * len(self.names)
         for member in self.model.members_:
             said = member.probability(X)[0]
@@ -408,7 +408,7 @@ class HierarchyFields:
         shares = shares.copy()
         for label in forest.order:
             parent, own = forest.parents[label], shares[label]
-            # The parent of roots is −1.
+            # Roots have no parent (−1), so nothing is multiplied.
             if parent >= 0:
                 above = shares[parent]
                 shares[label] = None if above is None or own is None else above.times(own)
@@ -426,7 +426,7 @@ def means_of(X: Any) -> np.ndarray | None:
     if rows.ndim != 2:
         return None
     with warnings.catch_warnings():
-        # NumPy warns if a feature has no known value; its mean becomes 0.
+        # Suppress NumPy's warning for features without a known value, whose mean is set to 0.
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nan_to_num(np.nanmean(rows, 0))
 
@@ -439,10 +439,10 @@ def _share(parts: Parts, places: dict[str, int]) -> _Share | None:
     if parts.unit == "field":
         change = values.sum()
         start, end = expit(2 * rest), expit(2 * (rest + change))
-        # The ratio of the changes of probability and field; for no change, the derivative.
+        # Scale contributions by (change of probability) / (change of field), or the derivative for no change.
         slope = (end - start) / change if change else 2 * start * (1 - start)
         rest, values = float(start), values * slope
     of_sources = np.zeros(len(places))
-    # Add, because a pipeline may give several features the same name.
+    # Add contributions with equal names, because a pipeline may name several features the same.
     np.add.at(of_sources, [places[name] for name in parts.names], values)
     return _Share(rest, of_sources)

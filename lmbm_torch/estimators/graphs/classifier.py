@@ -29,17 +29,16 @@ from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.graphs import GraphRows, hinge_problem, most_likely
 
 OBJECTIVES = ("hinge", "likelihood")
-# Graphs decoded at the same weights before steps are taken (scripts/bench/snakes.py).
+# Number of graphs decoded with the same weights before the solver changes weights (scripts/bench/snakes.py).
 BATCH = 10
-# Rounds of training and completion of missing nodes at most, which mostly end earlier by equal completions.
+# Largest number of rounds, each of training and prediction of missing classes; most end earlier.
 COMPLETIONS = 5
-# Relative duality gap with the relaxation's bounds at which searches begin to prove bounds
-# (scripts/bench/snakes.py).
+# From this relative duality gap on, searches prove better bounds than relaxations (scripts/bench/snakes.py).
 RELAXED_GAP = 0.2
 
 
 class Graphs(NamedTuple):
-    """Validated graphs: features of nodes, edges, and features of edges, one array of each for each graph."""
+    """Validated graphs: lists with each graph's node features, edges and edge features, as arrays."""
 
     nodes: list[np.ndarray]
     edges: list[np.ndarray]
@@ -57,8 +56,8 @@ class GraphClassifier(TrainedEstimator):
 
     * ``"hinge"`` minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] by
       block-coordinate Frank–Wolfe. The labellings come from dual ascent, near the optimum from branch and
-      bound. The gap is certified: a hinge that is not proven counts by the bound found, such as the bound of
-      the local polytope of a graph with cycles.
+      bound. The gap is certified: a hinge that is not proven enters the gap with an upper bound, such as the
+      bound of the local polytope of a graph with cycles.
     * ``"likelihood"`` minimises ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS. Narrow graphs have exact log
       partitions and a certified distance from the optimum; wide graphs have the Bethe approximation.
 
@@ -75,32 +74,32 @@ class GraphClassifier(TrainedEstimator):
     Args:
         C: weight of the losses.
         objective: ``"hinge"`` or ``"likelihood"``.
-        edge_features: whether the examples have features of edges; otherwise edges have the constant alone.
-        directed: whether an edge from i to j tells states (r, s) from (s, r).
-        kernel: of node features, ``"linear"``, ``"poly"``, ``"rbf"``, or a function of two sets of features
-            that returns the matrix of kernel values; other kernels than the linear one need memory for the
-            values of all pairs of nodes.
-        edge_kernel: of edge features, as ``kernel``.
-        gamma, kernel_degree, coef0: of both kernels, see
+        edge_features: whether the examples have features of edges; otherwise edges only have the constant.
+        directed: whether classes (r, s) of an edge from i to j have a different score than (s, r).
+        kernel: kernel of node features: ``"linear"``, ``"poly"``, ``"rbf"``, or a function of two feature
+            matrices that returns the kernel values; all but the linear kernel need memory for the values of
+            all pairs of nodes.
+        edge_kernel: kernel of edge features, given like ``kernel``.
+        gamma, kernel_degree, coef0: parameters of both kernels, see
             :class:`~lmbm_torch.estimators.LMSBNClassifier`.
-        node_limit: nodes of the search for the best labelling of a graph.
-        tol: the hinge's relative duality gap at which training ends; of the likelihood the norm of the
+        node_limit: largest number of search nodes when decoding a graph.
+        tol: relative duality gap at which training by the hinge ends; for the likelihood, norm of the
             gradient, relative to the norm at zero weights.
-        max_iter: passes, or iterations, after which training ends even above ``tol``, with a warning.
-        device: device of predictions' energies.
+        max_iter: number of passes, or iterations, after which training ends with a warning.
+        device: device of the energies in predictions.
         verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
-        random_state: seed of the solver's order of visits.
+        random_state: seed of the order in which the solver visits graphs.
 
     Attributes:
-        classes_: the classes; n_features_in_: of a node; n_edge_features_: of an edge.
-        coef_: (classes, features), intercept_: (classes,).
-        edge_coef_: (classes, classes, edge features + 1), from the first node's class to the second's; the
-            last belongs to the constant.
-        node_map_, edge_map_: from features to those that ``coef_`` and ``edge_coef_`` weigh, of other
-            kernels than the linear one, else None.
-        objective_: the value of the training objective; n_iter_: passes or iterations.
-        duality_gap_: relative to the objective; infinite for the likelihood of wide graphs, where nothing is
-            certified; is_exact_: whether the likelihood's log partitions are exact.
+        classes_: the classes; n_features_in_, n_edge_features_: numbers of features of a node and of an edge.
+        coef_: (classes, features), weights of node features; intercept_: (classes,).
+        edge_coef_: (classes, classes, edge features + 1), weights of edge features by the classes of first
+            and second node; the last weight belongs to the constant.
+        node_map_, edge_map_: maps from features to the inputs of ``coef_`` and ``edge_coef_``, see
+            :class:`~lmbm_torch.estimators.common.kernels.KernelMap`; None for linear kernels.
+        objective_: the value of the training objective; n_iter_: number of passes or iterations.
+        duality_gap_: the duality gap relative to the objective; infinite (unknown) for the likelihood of wide
+            graphs; is_exact_: whether log partition functions in the likelihood are exact.
 
     Examples:
         >>> import numpy as np
@@ -112,7 +111,7 @@ class GraphClassifier(TrainedEstimator):
         [array([1, 1, 1]), array([0, 0, 0])]
     """
 
-    # Arrays of texts are classes of nodes, not sets of names.
+    # Do not read texts in ``y`` as sets of names: these are classes of nodes.
     encodes_frames: ClassVar[bool] = False
     _accepted: ClassVar[Constraints] = {
         **SHARED,
@@ -160,20 +159,20 @@ class GraphClassifier(TrainedEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        # scikit-learn's checks cannot create graphs.
+        # Skip scikit-learn's estimator checks, which cannot create graphs as instances.
         tags.no_validation = True
         tags.target_tags.required = True
         return tags
 
     @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Train on graphs and their nodes' classes.
+        """Train on graphs and the classes of nodes, in the forms that the class describes.
 
         Args:
-            sample_weight: (graphs,), multiplies C.
+            sample_weight: (graphs,), factors of C.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message.
+            ValueError: a parameter or input is invalid; the message names it.
         """
         check_parameters(self)
         graphs = self._validated(X)
@@ -201,7 +200,7 @@ class GraphClassifier(TrainedEstimator):
         return self
 
     def _complete(self, graphs: Graphs, rows: GraphRows, labels: list[np.ndarray], weights: Any) -> None:
-        """Train on the known nodes alone, then on the best completions by the last weights."""
+        """Train with missing classes: first on known nodes only, then with predicted missing classes."""
         some = [number for number, each in enumerate(labels) if (each >= 0).any()]
         kept = [labels[number][labels[number] >= 0] for number in some]
         own_weights = None if weights is None else weights[some]
@@ -218,7 +217,7 @@ class GraphClassifier(TrainedEstimator):
     def _train(
         self, rows: GraphRows, labels: list[np.ndarray], given: list[np.ndarray], weights: np.ndarray | None
     ) -> None:
-        """Set the weights of least objective; nodes that are missing in ``given`` have no Hamming loss."""
+        """Train on complete ``labels``; nodes whose class is missing in ``given`` have no Hamming loss."""
         if self.objective == "hinge":
             state = self._least_hinge(rows, labels, [each >= 0 for each in given], weights)
             flat_weights, self.is_exact_ = state.weights.features, False
@@ -237,7 +236,7 @@ class GraphClassifier(TrainedEstimator):
     def _least_hinge(
         self, rows: GraphRows, labels: list[np.ndarray], known: list[np.ndarray], weights: np.ndarray | None
     ) -> Any:
-        """Return the solver's last state; searches begin where the relaxation's own gap is small."""
+        """Minimise the hinge by relaxations, and near the optimum by searches; return the last state."""
         seed, tol = self._seed(), max(self.tol, RELAXED_GAP)
         problem = hinge_problem(rows, labels, C=self.C, known=known, sample_weight=weights)
         with self._progress() as tell:
@@ -252,10 +251,10 @@ class GraphClassifier(TrainedEstimator):
 
     @answer_call
     def predict(self, X, known=None) -> list[np.ndarray]:
-        """Return the classes of each graph's nodes.
+        """Predict the classes of each graph's nodes.
 
         Args:
-            known: the form of ``y``, with the known classes; missing ones are free.
+            known: known classes in the form of ``y``; missing classes are predicted.
         """
         graphs = self._validated(X, fitted=True)
         shapes, rows = self._shapes(X, graphs), self._rows(graphs)
@@ -266,7 +265,7 @@ class GraphClassifier(TrainedEstimator):
 
     @answer_call
     def decode(self, X) -> Decoding:
-        """Return the labelling of largest score of each graph, as indices into ``classes_``, with a bound."""
+        """Return each graph's classes with the largest score, as indices into ``classes_``, with a bound."""
         return self._decoded(self._rows(self._validated(X, fitted=True)), None)
 
     @available_if(lambda classifier: classifier.objective == "likelihood")
@@ -274,7 +273,7 @@ class GraphClassifier(TrainedEstimator):
     def predict_proba(self, X, known=None) -> list[np.ndarray]:
         """Return P(class | known) of each graph's nodes, (nodes, classes): exact, or by belief propagation.
 
-        Scores trained by hinge losses are no log-probabilities, and such classifiers lack the method.
+        The method only exists for ``objective="likelihood"``, because hinge scores are no log-probabilities.
         """
         graphs = self._validated(X, fitted=True)
         shapes, rows = self._shapes(X, graphs), self._rows(graphs)
@@ -285,11 +284,11 @@ class GraphClassifier(TrainedEstimator):
         return [row[: prod(shape)].reshape(*shape, -1) for row, shape in each]
 
     def energy(self, X) -> FactorEnergy:
-        """Return the packed energy of graphs, in float64, on ``device``."""
+        """Return a single energy for all graphs, in float64, on ``device``."""
         return self._energy(self._rows(self._validated(X, fitted=True)))
 
     def score(self, X, y) -> float:
-        """Return the share of nodes with the right class."""
+        """Return the share of nodes whose class is predicted right."""
         predicted = self.predict(X)
         truth = np.concatenate(_labels(y, [each.shape for each in predicted]))
         return float(np.mean(np.concatenate([each.ravel() for each in predicted]) == truth))
@@ -299,11 +298,11 @@ class GraphClassifier(TrainedEstimator):
         return dual_ascent.branch_and_bound(energy, known=known, node_limit=self.node_limit)
 
     def _shapes(self, X: Any, graphs: Graphs) -> list[tuple[int, ...]]:
-        """Return the shape of each graph's classes."""
+        """Return for each graph the shape of its array of classes: (nodes,); subclasses may differ."""
         return [(len(each),) for each in graphs.nodes]
 
     def _known(self, rows: GraphRows, known: Any, shapes: Sequence[tuple[int, ...]]) -> Tensor | None:
-        """Return known classes as states, NaN for free nodes."""
+        """Convert known classes to indices into ``classes_``, NaN for nodes without known class."""
         if known is None:
             return None
         each = []
@@ -321,7 +320,7 @@ class GraphClassifier(TrainedEstimator):
         return int(at[0])
 
     def _map(self, kernel: Any, features: list[np.ndarray]) -> KernelMap | None:
-        """Return the map of a kernel's features, None of the linear kernel or without features."""
+        """Build the map to a kernel's features; return None for the linear kernel or without features."""
         flat = np.concatenate(features)
         if (isinstance(kernel, str) and kernel == "linear") or not flat.size:
             return None
@@ -345,7 +344,7 @@ class GraphClassifier(TrainedEstimator):
         return GraphRows.of(nodes, graphs.edges, pairs, len(self.classes_), self.directed)
 
     def _set_weights(self, rows: GraphRows, weights: np.ndarray) -> None:
-        """Set the coefficients from weights (outputs, features + 1) of both kinds of rows."""
+        """Set the fitted coefficients of nodes and edges from the solver's weights."""
         states = rows.num_states
         nodes = self.n_features_in_ if self.node_map_ is None else self.node_map_.basis.shape[1]
         self.coef_, self.intercept_ = weights[:states, :nodes].copy(), weights[:states, -1].copy()
@@ -353,7 +352,7 @@ class GraphClassifier(TrainedEstimator):
         self.edge_coef_ = pairs.reshape(states, states, -1).copy()
 
     def _validated(self, X: Any, *, fitted: bool = False) -> Graphs:
-        """Return graphs of arrays; raise ValueError for others."""
+        """Validate graphs and convert to arrays; raise ValueError if a graph is invalid."""
         if fitted:
             check_is_fitted(self)
         if not isinstance(X, Sequence) or not len(X):
@@ -397,7 +396,7 @@ class GraphClassifier(TrainedEstimator):
 
 
 def _edges(given: np.ndarray, nodes: int, number: int) -> np.ndarray:
-    """Return edges as given, none for an empty list, or edges from the parents of a tree's nodes."""
+    """Return edges (edges, 2); if parents of a tree's nodes are given, convert these to edges."""
     if given.ndim != 1:
         return given
     if not len(given):
@@ -407,14 +406,14 @@ def _edges(given: np.ndarray, nodes: int, number: int) -> np.ndarray:
         edges = np.stack([given[children], children], 1)
         if ((edges >= 0) & (edges < nodes)).all():
             links = sparse.coo_array((np.ones(len(edges)), edges.T), (nodes, nodes))
-            # A cycle costs no component.
+            # Check for cycles: in a forest, each edge reduces the number of components by 1.
             if csgraph.connected_components(links)[0] == nodes - len(edges):
                 return edges
     raise ValueError(f"X[{number}]: expected edges (edges, 2), or a tree's parents, −1 to {nodes - 1}")
 
 
 def _mapped(found: KernelMap | None, features: list[np.ndarray]) -> list[np.ndarray]:
-    """Return the features of each graph that linear scores weigh."""
+    """Map the features of each graph by a kernel's map; keep the features if there is no map."""
     if found is None:
         return features
     flat = np.concatenate(features)
@@ -427,7 +426,7 @@ def _described(value: Any) -> str:
 
 
 def _labels(y: Any, shapes: Sequence[tuple[int, ...]], name: str = "y") -> list[np.ndarray]:
-    """Return the classes of each graph's nodes, flat; raise ValueError for other shapes."""
+    """Return the classes of each graph's nodes as vectors; raise ValueError if a shape is wrong."""
     if y is None or len(y) != len(shapes):
         raise ValueError(f"{name}: expected {len(shapes)} arrays of classes, one a graph")
     found = [np.asarray(each) for each in y]
@@ -439,7 +438,7 @@ def _labels(y: Any, shapes: Sequence[tuple[int, ...]], name: str = "y") -> list[
 
 
 def _known_part(graphs: Graphs, labels: Sequence[np.ndarray], some: Sequence[int]) -> Graphs:
-    """Return the subgraphs of the known nodes of some graphs."""
+    """Return some graphs without the nodes whose class is missing."""
     found = Graphs([], [], [])
     for number in some:
         known, edges = labels[number] >= 0, graphs.edges[number]

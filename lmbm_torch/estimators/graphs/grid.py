@@ -10,7 +10,7 @@ import numpy as np
 from lmbm_torch.estimators.common.settings import Constraints
 from lmbm_torch.estimators.graphs.classifier import GraphClassifier, Graphs
 
-# Rows and columns from a cell to the neighbours that come later, the diagonal neighbours last.
+# Steps (rows, columns) from a cell to later neighbours, so each edge occurs once; diagonal neighbours last.
 STEPS = ((0, 1), (1, 0), (1, 1), (1, -1))
 
 
@@ -24,9 +24,9 @@ class GridClassifier(GraphClassifier):
     Args:
         C, objective, directed, kernel, edge_kernel, gamma, kernel_degree, coef0, node_limit, tol, max_iter,
             device, verbose, random_state: see :class:`GraphClassifier`.
-        diagonals: whether a cell has 8 neighbours, not 4.
-        edge_features: whether an edge has features, for each direction a constant and the features of both
-            cells; otherwise edges have the constant alone.
+        diagonals: whether a cell has 8 neighbours, rather than 4.
+        edge_features: whether an edge has features: for each direction a constant and the features of both
+            cells; otherwise edges only have a constant.
 
     Attributes:
         classes_, coef_, intercept_, edge_coef_, node_map_, edge_map_, objective_, n_iter_, duality_gap_,
@@ -98,7 +98,7 @@ class GridClassifier(GraphClassifier):
         return super()._validated(graphs, fitted=fitted)
 
     def _graph(self, image: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return features of nodes, edges and, on request, features of edges."""
+        """Convert an image to a graph: node features, edges and, with ``edge_features``, edge features."""
         cells = np.arange(image.shape[0] * image.shape[1]).reshape(image.shape[:2])
         nodes, edges = image.reshape(cells.size, -1), []
         for down, right in STEPS[: 4 if self.diagonals else 2]:

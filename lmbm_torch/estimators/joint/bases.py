@@ -24,7 +24,7 @@ from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels
 KINDS = ("probabilities", "logits", "log_probabilities")
 
 
-# Magnitude of the logits of a label that has only one value in training.
+# A label with only one value in training gets this logit (value 1) or its negative (value 0).
 LARGEST = 1e3
 
 
@@ -57,7 +57,7 @@ def score_matrix(scores: Any) -> np.ndarray:
 
 
 def names_of(scores: Any) -> list[str] | None:
-    """Return the column names of a data frame as texts; None for other forms."""
+    """Return the column names of a data frame as texts; None if the scores have no column names."""
     columns = getattr(scores, "columns", None)
     return None if columns is None else [str(name) for name in columns]
 
@@ -66,12 +66,12 @@ def log_odds(scores: np.ndarray, kind: str, clip: float, *, is_training: bool = 
     """Convert scores (rows, labels) to log-odds.
 
     Args:
-        kind: an entry of ``KINDS``.
+        kind: kind of the scores: ``"probabilities"``, ``"logits"`` or ``"log_probabilities"``.
         clip: probabilities are clipped to [clip, 1 − clip], and logits to the logits of these limits.
         is_training: whether to warn if logits look like probabilities.
 
     Raises:
-        ValueError: scores are not finite (−∞ is a log-probability), or probabilities not in [0, 1].
+        ValueError: scores are not finite (except −∞ as a log-probability), or probabilities not in [0, 1].
     """
     if kind == "log_probabilities":
         if (scores > 0).any():
@@ -101,11 +101,11 @@ def log_odds(scores: np.ndarray, kind: str, clip: float, *, is_training: bool = 
 
 
 class LabelScorer(ClassifierMixin, BaseEstimator):
-    """A classifier of label matrices made from any classifier.
+    """A wrapper by which any classifier, the base, predicts a matrix of labels.
 
     The base is fitted to a label matrix in {0, 1}. If the base refuses label matrices, a copy is fitted for
-    each label. If labels are missing, a base of the library gets NaN; of every other base, a copy is fitted
-    for each label, to the rows where the label is known.
+    each label. If labels are missing, a base of this library is given NaN; of any other base, a copy is
+    fitted for each label, to the rows where the label is known.
 
     Args:
         base: the unfitted model, with ``fit`` and ``predict_proba``, or else ``decision_function``.
@@ -134,7 +134,7 @@ class LabelScorer(ClassifierMixin, BaseEstimator):
             self.fitted_ = cast(Any, clone(self.base)).fit(
                 X, own[:, 0] if own.shape[1] == 1 else own, **options
             )
-        # Catch all errors: each library refuses label matrices by another error.
+        # Catch all errors, because each library raises a different error for label matrices.
         except Exception as refusal:
             try:
                 self.fitted_ = LabelByLabel(self.base).fit(X, own, **options)
@@ -145,7 +145,7 @@ class LabelScorer(ClassifierMixin, BaseEstimator):
 
     @property
     def kind(self) -> str:
-        """The kind of :meth:`scores`, see :data:`~lmbm_torch.estimators.joint.bases.KINDS`."""
+        """The kind of score that :meth:`scores` returns: ``"probabilities"`` or ``"logits"``."""
         return "probabilities" if hasattr(self.fitted_, "predict_proba") else "logits"
 
     def scores(self, X: Any) -> np.ndarray:
@@ -173,13 +173,13 @@ class LabelScorer(ClassifierMixin, BaseEstimator):
 
 
 class LabelByLabel(BaseEstimator):
-    """Copies of a classifier, one for each label; a label with one value in training keeps the value."""
+    """Copies of a classifier, each for one label; a label with only one value in training keeps the value."""
 
     def __init__(self, base: Any) -> None:
         self.base = base
 
     def fit(self, X: Any, y: np.ndarray, **options: Any) -> Self:
-        """Fit a copy for each label, to the known values, from labels (instances, labels) in {0, 1, NaN}."""
+        """Fit a copy for each column of ``y``, (instances, labels) in {0, 1, NaN}, to the known values."""
         self.models_ = [self._fitted(X, own, options) for own in y.T]
         fitted = next((each for each in self.models_ if not isinstance(each, float)), None)
         for name in ("n_features_in_", "feature_names_in_"):
@@ -191,12 +191,12 @@ class LabelByLabel(BaseEstimator):
         return self
 
     def _fitted(self, X: Any, labels: np.ndarray, options: dict[str, np.ndarray]) -> Any:
-        """Return a fitted copy, or the only value of a label in training (0 if the label is never known)."""
+        """Return a copy fitted to a label, or the label's value if known values are equal (0 if none)."""
         known = ~np.isnan(labels)
         own = labels[known].astype(np.int64)
         if own.min(initial=1) == own.max(initial=0) or not len(own):
             return float(own[0]) if len(own) else 0.0
-        # MultiOutputClassifier refuses a single label: use the classifier inside.
+        # MultiOutputClassifier refuses a single label, so use the classifier inside of it.
         base: Any = self.base.estimator if isinstance(self.base, MultiOutputClassifier) else self.base
         if not known.all():
             X, options = some_instances(X, known), {name: each[known] for name, each in options.items()}
@@ -214,6 +214,6 @@ class LabelByLabel(BaseEstimator):
 
 
 def _values(came: Any) -> np.ndarray:
-    """Return the scores of a single label, (instances,)."""
+    """Return a label's scores (instances,): the last column if a classifier returned a matrix."""
     found = np.asarray(came)
     return found if found.ndim == 1 else found[:, -1]

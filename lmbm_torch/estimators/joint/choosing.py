@@ -1,10 +1,9 @@
-"""The choice of the joint head by cross-validation: the structure, penalties and, if better, a simple rule.
+"""The choice of a joint head by cross-validation: structure, penalties and, if better, a simple rule.
 
-All candidates learn from the same folds. The penalties of each structure form a path, from the strongest to
-the weakest; each fit starts from the one before. The penalty, and then the structure, with the smallest log
-loss of whole labellings on held-out rows is chosen, because log losses vary less between folds than metrics.
-Finally the metric decides between the structure and the simple rules of :mod:`.rules`, so no simple
-rule has a better metric on the folds than the choice.
+All candidates learn from the same folds. For each structure the penalties are tried from the strongest to the
+weakest; each fit starts from the parameters of the fit before. The penalty, and then the structure, with the
+smallest log loss of whole label vectors on held-out rows is chosen, because log losses vary less over folds
+than metrics. Finally the metric decides between the structure and the simple rules of :mod:`.rules`.
 """
 
 from __future__ import annotations
@@ -25,22 +24,24 @@ from lmbm_torch.inference.search import mixture
 from lmbm_torch.memory import part_bytes
 
 STRUCTURES = ("independent", "cardinality", "network")
-# "auto" tries no networks for more labels: the time of training grows with the cube of their number.
+# With more labels "auto" tries no networks: training time grows with the cube of the number of labels.
 NETWORK_LABELS = 100
 METRICS = ("exact_match", "f1", "jaccard", "hamming", *rules.OF_LABELS, "log_loss")
-# Penalties on slopes and offsets, the strongest first; the first penalty leaves the scores unchanged.
+# Penalties to try for slopes and offsets, strongest first; the first penalty keeps the scores unchanged.
 COUNT_PATH = (1e8, 100.0, 10.0, 1.0)
-# Pairs of penalties, the strongest first: on weights of all log-odds, and on weights of earlier labels.
+# Pairs of penalties to try for networks, strongest first: on the weights of the labels' log-odds, and on the
+# weights of earlier labels.
 NETWORK_PATH = ((1e3, 30.0), (1e3, 3.0), (300.0, 1.0), (100.0, 1.0), (30.0, 1.0), (10.0, 0.3), (3.0, 0.3))
-# Number of held-out rows to reach by repeated divisions into folds, and the largest number of divisions.
+# With fewer rows than HELD_OUT, cross-validation is repeated with different folds, at most DIVISIONS times.
 HELD_OUT, DIVISIONS = 1000, 2
-# For expected measures: number of labellings to enumerate, and number of samples in place of all others.
+# Limits for expected metrics under networks: number of most probable labellings to enumerate, and number of
+# samples that stand for all other labellings; predictions have larger limits than held-out rows of folds.
 ANSWER_LIMITS = {"max_labellings": 1000, "num_samples": 1000}
 FOLD_LIMITS = {"max_labellings": 100, "num_samples": 200}
 # Largest number of labels for which the probabilities of all labellings are compared in place of a search,
 # which takes 5 to 10 times as long for 4 to 7 labels (scripts/bench/joint_heads.py).
 ENUMERATED = 8
-# Number of bytes for conditional log-odds; rows are processed in chunks of this size.
+# Memory, in bytes, for tables of conditional log-odds; rows are processed in chunks of this size.
 CHUNK_BYTES = 2**27
 
 Folds = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -48,12 +49,12 @@ Folds = Sequence[tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Log-odds and labels of some rows.
+    """The log-odds, labels and weights of some rows.
 
     Args:
-        log_odds: (rows, labels).
-        labels: (rows, labels) in {0, 1, NaN}.
-        weights: (rows,).
+        log_odds: (rows, labels), log-odds of single labels.
+        labels: (rows, labels) in {0, 1, NaN}, the true labels.
+        weights: (rows,), sample weights.
     """
 
     log_odds: np.ndarray
@@ -67,13 +68,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen structure, penalties and rule, and the measures of all candidates on held-out rows.
+    """The chosen structure, penalties and rule, with the scores of all candidates on held-out rows.
 
     Args:
-        structure: the entry of ``STRUCTURES`` with the smallest log loss.
-        penalties: for each structure the index of the penalty in the path.
-        rule: a simple rule with a better metric; None if the joint distribution is better.
-        values: metric of the structure and of each rule on held-out rows, by name; empty for log loss.
+        structure: the structure with the smallest log loss, such as ``"cardinality"``.
+        penalties: for each structure the index of the best penalty among the tried penalties.
+        rule: name of the simple rule, if better by the metric than the joint distribution; else None.
+        values: the metric's value for the structure and each rule, by name; empty if the metric is log loss.
         log_losses: log loss of each structure with the best penalty.
     """
 
@@ -85,7 +86,7 @@ class Choice:
 
 
 def path(structure: str, rows: Rows, start: Parameters, orderings: np.ndarray) -> Iterator[Parameters]:
-    """Yield the parameters of a structure at each penalty of the path, from the strongest to the weakest.
+    """Fit a structure with each penalty, strongest first, and yield the parameters for each penalty.
 
     Args:
         start: parameters of :func:`unfitted`; for networks the fitted parameters of ``"cardinality"``.
@@ -101,15 +102,15 @@ def path(structure: str, rows: Rows, start: Parameters, orderings: np.ndarray) -
 
 
 def unfitted(structure: str, rows: Rows) -> Parameters:
-    """Return parameters that leave scores unchanged; for ``"cardinality"`` all count weights are 0."""
+    """Return the parameters before training: scores stay unchanged and all count weights are 0."""
     num_labels = rows.labels.shape[1]
-    # One label more than in any row, because the last weight stands for all larger numbers of labels.
+    # Add a count weight for more labels than occur in any row; it is shared by all larger numbers.
     largest = 0 if structure == "independent" else min(int(np.nansum(rows.labels, 1).max()) + 1, num_labels)
     return Parameters.unchanged(num_labels, largest)
 
 
 def at_penalty(structure: str, rows: Rows, penalties: dict[str, int], orderings: np.ndarray) -> Parameters:
-    """Fit a structure with the penalty of index ``penalties[structure]`` in the path."""
+    """Fit a structure with the chosen penalty, the one of index ``penalties[structure]``."""
     by_number = "cardinality" if structure == "network" else structure
     start = fit_counts(*_arrays(rows), COUNT_PATH[penalties[by_number]], unfitted(by_number, rows))
     if structure != "network":
@@ -118,9 +119,9 @@ def at_penalty(structure: str, rows: Rows, penalties: dict[str, int], orderings:
 
 
 def orders(rows: Rows, seed: int, num_orders: int) -> np.ndarray:
-    """Return orders of the labels, (orders, labels): the first by frequency, the others random.
+    """Return orders of the labels, (orders, labels): the first by decreasing frequency, the others random.
 
-    Random orders permute the order by frequency, and thus do not depend on the order of the columns.
+    Random orders permute the order by frequency, so the columns' order has no influence.
     """
     known = rows.weights @ ~np.isnan(rows.labels)
     frequency = rows.weights @ np.nan_to_num(rows.labels) / np.maximum(known, np.finfo(float).tiny)
@@ -132,7 +133,7 @@ def orders(rows: Rows, seed: int, num_orders: int) -> np.ndarray:
 def choose(
     metric: str, rows: Rows, folds: Folds, structures: Sequence[str], seed: int, num_orders: int
 ) -> Choice:
-    """Return the structure, penalties and rule that are best on held-out rows."""
+    """Choose the structure, penalties and rule that are best on the held-out rows of the folds."""
     penalties: dict[str, int] = {}
     held = [(rows.some(train), rows.some(test)) for train, test in folds]
     total = sum(test.weights.sum() for _, test in held)
@@ -145,7 +146,7 @@ def choose(
         return [unfitted(structure, train) for train, _ in held]
 
     for structure in STRUCTURES[: 1 + max(map(STRUCTURES.index, structures))]:
-        # A single order is enough to choose penalties.
+        # Choose the penalties for networks with only one order of the labels, to save time.
         paths = [
             path(structure, train, start, orders(train, seed, 1))
             for (train, _), start in zip(held, starts(structure), strict=True)
@@ -186,11 +187,10 @@ def choose(
 def predicted(
     parameters: Parameters, log_odds: np.ndarray, metric: str, seed: int, limits: dict[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the labels with the largest expected metric, (rows, labels), and if searches ended, (rows,).
+    """Return the labels with the largest expected metric, (rows, labels), and whether these are proven best.
 
-    The answer is exact for distributions with count weights. For networks and the metrics ``"exact_match"``
-    and ``"log_loss"`` a search finds the most probable labelling; for other metrics, see
-    :func:`lmbm_torch.inference.decode_expected`.
+    Without networks the labels are always exact. With networks, a search finds the most probable labels for
+    ``"exact_match"`` and ``"log_loss"``; see :func:`lmbm_torch.inference.decode_expected` for other metrics.
     """
     measure = "exact_match" if metric == "log_loss" else metric
     if not len(parameters.orderings):
@@ -224,10 +224,10 @@ def _best_of_all(parameters: Parameters, log_odds: np.ndarray) -> np.ndarray:
 
 
 def marginals(parameters: Parameters, log_odds: np.ndarray, **options: Any) -> np.ndarray:
-    """Return P(label = 1), (rows, labels): exact sums, or for networks sums over likely labellings.
+    """Return P(label = 1), (rows, labels): exact, or for networks estimated from likely label vectors.
 
     Args:
-        options: see :func:`lmbm_torch.inference.search.mixture.marginals`.
+        options: options of :func:`lmbm_torch.inference.search.mixture.marginals`.
     """
     if not len(parameters.orderings) and not options.get("constraints"):
         return parameters.counts(log_odds).moments()[0]
@@ -241,7 +241,7 @@ def marginals(parameters: Parameters, log_odds: np.ndarray, **options: Any) -> n
 def decoded(
     parameters: Parameters, log_odds: np.ndarray, known: np.ndarray | None, top_k: int
 ) -> Iterator[Decoding]:
-    """Yield the most probable labellings with certificates, one chunk of rows after another."""
+    """Find the ``top_k`` most probable labellings of each row, and yield the results in chunks of rows."""
     first = 0
     for some in in_parts(log_odds, parameters):
         given = None if known is None else torch.from_numpy(known[first : first + len(some)])
@@ -253,6 +253,9 @@ def in_parts(log_odds: np.ndarray, parameters: Parameters, labellings: int = 1) 
     """Yield the log-odds in chunks of rows whose tables fit into memory, with ``labellings`` for each row."""
     copies = labellings * max(1, len(parameters.orderings))
     size = 8 * (log_odds.shape[1] + 1) * len(parameters.count_weight) * copies
+def in_parts(log_odds: np.ndarray, parameters: Parameters) -> Iterator[np.ndarray]:
+    """Yield the log-odds in chunks of rows, so tables of conditional log-odds fit into memory."""
+    size = 8 * (log_odds.shape[1] + 1) * len(parameters.count_weight) * max(1, len(parameters.orderings))
     step = max(1, part_bytes(CHUNK_BYTES) // size)
     for first in range(0, len(log_odds), step):
         yield log_odds[first : first + step]
@@ -263,7 +266,7 @@ def _arrays(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _log_loss(models: Sequence[Parameters], held: Sequence[tuple[Rows, Rows]]) -> float:
-    """Return the sum of the log losses of all held-out rows."""
+    """Return the weighted sum of log losses over all held-out rows, each by the model of its fold."""
     return -sum(
         float(test.weights @ each.log_prob(test.log_odds, test.labels))
         for each, (_, test) in zip(models, held, strict=True)

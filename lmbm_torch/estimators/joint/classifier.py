@@ -1,4 +1,4 @@
-"""A classifier of label vectors: any model that scores single labels, and a joint head over the scores."""
+"""A classifier of label vectors: any model that scores single labels, and a joint head over these scores."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class JointClassifier(StructuredClassifier):
 
     @answer_call
     def predict(self, X: Any, known: ArrayLike | None = None) -> np.ndarray:
-        """Return labels (instances, labels), or classes; see :meth:`JointHead.predict`."""
+        """Predict labels (instances, labels), or classes (instances,); see :meth:`JointHead.predict`."""
         return self._fitted_head().predict(self.base_scores(X), known)
 
     @answer_call
@@ -153,19 +153,19 @@ class JointClassifier(StructuredClassifier):
 
     @answer_call
     def log_prob(self, X: Any, Y: ArrayLike) -> np.ndarray:
-        """Return log P(Y | X) of whole labellings, (instances,); see :meth:`JointHead.log_prob`."""
+        """Return the log-probabilities log P(Y | X) of the rows of ``Y``; see :meth:`JointHead.log_prob`."""
         return self._fitted_head().log_prob(self.base_scores(X), Y)
 
     @answer_call
     def decode(
         self, X: Any, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """Return the most probable labellings, with certificates; see :meth:`JointHead.decode`."""
+        """Return the ``top_k`` most probable label vectors of each instance; see :meth:`JointHead.decode`."""
         return self._fitted_head().decode(self.base_scores(X), known, top_k, constraints)
 
     @answer_call
     def explain(self, X: Any, *, num_features: int = 10) -> Explanation:
-        """Explain the answer for one instance by the base's scores, see :meth:`JointHead.explain`."""
+        """Explain the labels predicted for one instance by the base's scores: :meth:`JointHead.explain`."""
         return self._fitted_head().explain(self.base_scores(X), num_features=num_features)
 
     def __sklearn_tags__(self):
@@ -194,7 +194,7 @@ class JointClassifier(StructuredClassifier):
 
 
 def _instances(X: Any) -> Any:
-    """Return instances in a form whose rows can be selected."""
+    """Convert sparse matrices to CSR, and objects without a length to arrays, so rows can be selected."""
     if sparse.issparse(X):
         return X.tocsr()
     return X if hasattr(X, "shape") or hasattr(X, "__len__") else np.asarray(X)

@@ -39,57 +39,57 @@ from lmbm_torch.inference.common.results import Decoding, Status, joined
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.protocol import Capabilities
 
-# Metrics for which predictions maximise the expected value of the metric.
+# Metrics for which predictions maximise the metric's expected value; others use probabilities or thresholds.
 EXPECTED = ("f1", "jaccard", "hamming")
 
 
 class JointHead(StructuredClassifier):
-    """A joint distribution of labels given scores of single labels, which may come from any model.
+    """A joint distribution of labels, given any model's scores for the single labels.
 
-    The scores must be of rows that the model has not seen in training, as ``cross_val_predict`` returns:
-    scores of training rows are overconfident, and a head that learns from such scores fails on new rows.
+    Train the head with scores for rows that the model has not seen in training, as by ``cross_val_predict``:
+    scores for training rows are overconfident, and a head trained on overconfident scores fails on new rows.
     :class:`~lmbm_torch.estimators.joint.classifier.JointClassifier` makes scores of held-out rows by itself.
 
     The head chooses among three structures, trained by penalised maximum likelihood with exact sums:
 
     * ``"independent"``: a slope and an offset for the log-odds of each label, shrunk to 1 and 0 (Platt 1999);
-    * ``"cardinality"``: in addition a weight for the number of labels in a row;
-    * ``"network"``: an equal mixture of belief networks. The log-odds of a label given earlier labels are a
-      weighted sum of those of ``"cardinality"``, all scores, and the earlier labels.
+    * ``"cardinality"``: in addition a weight for each number of labels present in a row;
+    * ``"network"``: an equally weighted mixture of belief networks. The log-odds of a label given earlier
+      labels are a weighted sum of the log-odds by ``"cardinality"``, all scores, and the earlier labels.
 
-    Cross-validation chooses the penalties and the structure by the log loss of whole labellings. Then the
-    structure is compared by ``metric`` with three simple rules: one threshold for all labels, a threshold for
-    each label, and the most probable label. If a rule is better, :meth:`predict` follows the rule; all other
-    methods use the distribution.
+    Cross-validation chooses the penalties and the structure by the log loss of whole label vectors. Then the
+    structure is compared by ``metric`` with three simple rules: a common threshold for all labels, a
+    threshold for each label, and only the most probable label. If a rule is better, :meth:`predict` follows
+    the rule; all other methods use the distribution.
 
     Args:
-        metric: the measure by which to choose, and which predictions optimise: ``"exact_match"``, ``"f1"``
-            (mean over rows), ``"jaccard"``, ``"hamming"``, ``"macro_f1"`` (mean F1 of the labels),
-            ``"micro_f1"`` (F1 of all entries), or ``"log_loss"`` of whole labellings; with ``"log_loss"`` the
-            prediction is the most probable labelling, and simple rules are not tried.
+        metric: the metric that decides about simple rules, and that predictions maximise: ``"exact_match"``,
+            ``"f1"`` (mean over rows), ``"jaccard"``, ``"hamming"``, ``"macro_f1"`` (mean over labels) or
+            ``"micro_f1"`` (over all entries). With ``"log_loss"`` the prediction is the most probable label
+            vector, and simple rules are not tried.
         scores: kind of the scores: ``"probabilities"``, ``"logits"`` or ``"log_probabilities"``.
         structure: a structure, or ``"auto"`` to try all (networks only for at most 100 labels).
-        cv: number of folds, or a splitter of scikit-learn. Fewer than 1,000 rows are divided into folds
-            twice.
-        num_orders: number of networks in the mixture, each with another order of the labels.
-        clip: smallest probability; probabilities are clipped to [clip, 1 − clip], as forests return 0 and 1.
+        cv: number of folds, or a splitter of scikit-learn. With fewer than 1,000 rows, cross-validation is
+            repeated once with different folds.
+        num_orders: number of networks in the mixture, each with a different order of the labels.
+        clip: probabilities are clipped to [clip, 1 − clip], because forests may return exactly 0 and 1.
         random_state: seed for the folds, the orders and the samples.
-        constraints: rules that all answers and probabilities obey, as text or objects
+        constraints: rules that all predictions and probabilities obey, as text or objects
             (:mod:`lmbm_torch.constraints`, with hierarchies); training ignores rules.
 
     Attributes:
-        structure_: the structure of the distribution.
-        rule_: the simple rule that :meth:`predict` follows; None if it uses the distribution.
-        cross_validated_: metric of the structure and of every rule on the folds, by name.
-        log_loss_: mean log loss of whole labellings on the folds, by structure, in nats.
+        structure_: the chosen structure.
+        rule_: the simple rule that :meth:`predict` follows; None if the distribution is better.
+        cross_validated_: name of the structure or a rule → the metric's value on the held-out rows.
+        log_loss_: structure → mean log loss of whole label vectors on the held-out rows, in nats.
         slope_, offset_: (labels,), slopes and offsets of the log-odds.
-        count_weight_: (K + 1,), log-potentials of 0, 1, …, K labels in a row; the last is for K or more.
+        count_weight_: (K + 1,), log-potentials of 0, 1, …, K present labels; the last is for K or more.
         orderings_: (orders, labels), orders of the labels in the networks.
         coef_: (orders, labels, 2 labels + 2), see
             :class:`~lmbm_torch.estimators.joint.likelihood.Parameters`.
-        thresholds_: (labels,). A rule predicts labels whose log-odds are above the threshold; NaN for the
-            rule of the most probable label. Without a rule and for ``"macro_f1"`` or ``"micro_f1"``,
-            thresholds are for probabilities.
+        thresholds_: (labels,), thresholds for the log-odds if there is a rule; NaN if the rule is to predict
+            only the most probable label. Without a rule, thresholds are used for ``"macro_f1"`` and
+            ``"micro_f1"``, and are for probabilities.
         classes_: (labels, 2), the two values of each label.
 
     Examples:
@@ -138,20 +138,20 @@ class JointHead(StructuredClassifier):
     def fit(
         self, X: Any, y: Rows, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> Self:
-        """Fit the head to scores of rows that the model has not seen in training.
+        """Fit the head to scores for rows that the scoring model has not seen in training.
 
         Args:
             X: scores (rows, labels): a matrix, a data frame with the names of the labels, or a list of arrays
                 (rows, 2), one for each label.
             y: labels (rows, labels) of two values, such as 0 and 1, with NaN for missing labels. The
-                likelihood sums over missing labels; metrics count only known labels.
-            sample_weight: (rows,), weights in the likelihood and the metric.
+                likelihood sums over missing labels; only known labels enter metrics.
+            sample_weight: (rows,), weights of the rows in the likelihood and the metric.
             groups: (rows,); all rows of a group are in the same fold.
 
         Raises:
             TypeError: scores or labels are not numbers.
-            ValueError: scores do not fit the parameter ``scores``, shapes are wrong, or the columns of ``X``
-                and ``y`` have different names.
+            ValueError: scores are not of the kind given by ``scores``, shapes are wrong, or the columns of
+                ``X`` and ``y`` have different names.
         """
         check_parameters(self)
         log_odds, labels = self._log_odds(X, is_training=True), self._labels(y, names_of(X))
@@ -161,7 +161,7 @@ class JointHead(StructuredClassifier):
             np.ones(len(labels)) if sample_weight is None else checked_weights(sample_weight, len(labels))
         )
         self.n_features_in_ = log_odds.shape[1]
-        # Rows without a known label get the weight 0.
+        # Rows in which all labels are missing get the weight 0.
         weights = weights * ~np.isnan(labels).all(1)
         rows, seed = choosing.Rows(log_odds, labels, weights), self._seed()
         is_small = labels.shape[1] <= choosing.NETWORK_LABELS
@@ -187,7 +187,7 @@ class JointHead(StructuredClassifier):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return the capabilities: an exact search for the most probable labelling."""
+        """Return what the head can do: decode by a search of its own, and give probabilities."""
         return Capabilities(
             objective="own",
             minimises=False,
@@ -198,15 +198,15 @@ class JointHead(StructuredClassifier):
 
     @answer_call
     def predict(self, X: Any, known: ArrayLike | None = None) -> np.ndarray:
-        """Return the labels with the largest expected ``metric``, (rows, labels), in the values of ``fit``.
+        """Predict the labels with the largest expected ``metric``, (rows, labels), in the values of ``fit``.
 
-        For rows with known labels, and for rows whose answer breaks ``constraints``, a second answer obeys
-        both: for F1, Jaccard and Hamming without a simple rule the labels with the largest expected metric,
-        otherwise the most probable labelling. A warning tells if searches have ended at the limit.
+        Rows with known labels, and rows whose labels break ``constraints``, are predicted again under both:
+        for F1, Jaccard and Hamming without a simple rule by the largest expected metric, otherwise by the
+        largest probability. A warning tells if a search ended at its limit, so labels are not proven best.
 
         Args:
             X: scores, see :meth:`fit`.
-            known: (rows, labels), known labels in the values of ``fit``, NaN for free labels.
+            known: (rows, labels), known labels in the values of ``fit``; NaN for labels to predict.
         """
         found = self.predict_decoding(X, known)
         is_open = ~found.status.converged.numpy()
@@ -221,9 +221,9 @@ class JointHead(StructuredClassifier):
         return self.label_values(labels) if self.binarizer_ is None else self.classes_[labels[:, 0]]
 
     def predict_decoding(self, X: Any, known: ArrayLike | None = None) -> Decoding:
-        """Return the labels of :meth:`predict` as indices into ``classes_``, with certificates.
+        """Return the labels of :meth:`predict`, as indices into ``classes_``, with proofs of optimality.
 
-        The objective is the log-probability of the labelling.
+        The result's objective is the log-probability of the labels.
         """
         log_odds, within = self._fitted_log_odds(X), self._rules()
         labels, is_proven = self._answers(log_odds)
@@ -255,20 +255,20 @@ class JointHead(StructuredClassifier):
         """Return P(label = 1 | X, all ``constraints`` hold) under the joint distribution, (rows, labels).
 
         Probabilities are exact for ``"independent"`` and ``"cardinality"`` without rules. Otherwise they are
-        sums over the most probable labellings, which together have a probability of 0.99, or over 10,000.
+        computed from the most probable label vectors, up to a total probability of 0.99 or 10,000 vectors.
         """
         return choosing.marginals(self._parameters(), self._fitted_log_odds(X), constraints=self._rules())
 
     @answer_call
     def log_prob(self, X: Any, Y: ArrayLike) -> np.ndarray:
-        """Return log P(Y | X) of whole labellings, (rows,); values are exact without rules.
+        """Return log P(Y | X) of whole label vectors, (rows,); without rules the values are exact.
 
-        With ``constraints``, return log P(Y | X, all rules hold), −∞ if Y breaks a rule; the probability that
-        all rules hold is a sum over likely labellings, see :meth:`predict_proba`.
+        With ``constraints``, return log P(Y | X, all rules hold), which is −∞ if Y breaks a rule; the
+        probability that all rules hold is a sum over likely label vectors, see :meth:`predict_proba`.
 
         Args:
             X: scores, see :meth:`fit`.
-            Y: (rows, labels), in the values of ``fit``.
+            Y: (rows, labels), label vectors in the values of ``fit``.
         """
         log_odds, rules, parameters = self._fitted_log_odds(X), self._rules(), self._parameters()
         labels = self._codes("Y", Y, log_odds)
@@ -286,20 +286,20 @@ class JointHead(StructuredClassifier):
     def decode(
         self, X: Any, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """Return the most probable labellings with the log-probabilities and certificates.
+        """Return the most probable label vectors, their log-probabilities, and whether they are proven best.
 
         Args:
             X: scores, see :meth:`fit`.
-            known: (rows, labels), known labels in the values of ``fit``, NaN for free labels.
-            top_k: number of labellings, best first.
-            constraints: further rules for the call, as text or objects.
+            known: (rows, labels), known labels in the values of ``fit``; NaN for labels to decode.
+            top_k: number of label vectors for each row, best first.
+            constraints: further rules, only for this call, as text or objects.
 
         Returns:
             A :class:`~lmbm_torch.inference.common.results.Decoding`, whose labels are indices into
             ``classes_``, see :meth:`label_values`.
 
         Raises:
-            ValueError: rules have other labels, or known labels contradict the rules.
+            ValueError: rules name unknown labels, or known labels contradict the rules.
         """
         check_count("top_k", top_k)
         log_odds, rules = self._fitted_log_odds(X), self._rules(constraints)
@@ -310,14 +310,14 @@ class JointHead(StructuredClassifier):
         return joined([*choosing.decoded(self._parameters(), log_odds, given, top_k)])
 
     def binding_rules(self, X: Any) -> list[list[str]]:
-        """Return for each row the rules, as text, that the answer without rules breaks."""
+        """Return for each row the rules, as text, that the labels predicted without rules would break."""
         labels, rules = self._answers(self._fitted_log_odds(X))[0], self._rules()
         return [[] for _ in labels] if rules is None else rules.broken(labels)
 
     def explain(self, X: Any, *, num_features: int = 10) -> Explanation:
-        """Explain the labels of one row: probabilities, and answers with one label held fixed.
+        """Explain the predicted labels of one row by the scores, and by predictions with a label held fixed.
 
-        The features are the scores; to leave out a score, the score of the probability ½ takes the place.
+        The features are the scores; a score is left out by setting it to the score of the probability ½.
 
         Args:
             X: scores (1, labels), see :meth:`fit`.
@@ -351,7 +351,7 @@ class JointHead(StructuredClassifier):
         return found
 
     def _labels(self, y: Any, names: list[str] | None) -> np.ndarray:
-        """Return labels (rows, labels) in {0, 1, NaN}; set the attributes for values and names of labels."""
+        """Convert ``y`` to labels (rows, labels) in {0, 1, NaN}; set ``classes_`` and ``label_names_``."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels = self._encode(y)
@@ -372,7 +372,7 @@ class JointHead(StructuredClassifier):
 
     def _codes(self, name: str, labels: Any, log_odds: np.ndarray) -> np.ndarray:
         """Convert labels (rows, labels) in the values of ``fit`` to {0, 1, NaN}."""
-        # If ``fit`` had one column of two classes, classes_ is a vector: make a row of one label.
+        # After a fit to a vector of two classes, ``classes_`` is a vector: convert to (1 label, 2 values).
         classes = np.reshape(self.classes_, (-1, 2))
         found = label_codes(name, labels, classes, allow_missing=True)
         check_shape(name, found, *log_odds.shape)
@@ -383,7 +383,7 @@ class JointHead(StructuredClassifier):
         return label_values(codes, np.reshape(self.classes_, (-1, 2)))
 
     def _answers(self, log_odds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the answers without ``constraints``, (rows, labels), and if searches ended, (rows,)."""
+        """Predict labels without ``constraints``; also return whether each row's labels are proven best."""
         if self.rule_ is not None:
             return rules.predicted(self.thresholds_, log_odds), np.ones(len(log_odds), np.bool_)
         parameters = self._parameters()

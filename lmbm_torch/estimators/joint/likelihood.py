@@ -1,16 +1,16 @@
 """Penalised maximum likelihood for the joint head.
 
-The parameters are slopes and offsets of the log-odds, weights for the number of labels (count weights), and
-weights of a network. Each structure starts from the one before: slope 1 and offset 0 leave the scores
-unchanged; count weights start from 0; the conditional log-odds of a network start from the exact conditional
-log-odds of the labels with count weights. A penalty is half the weight times the squared distance from the
-start. With count weights, the likelihood sums over missing labels (NaN). Networks learn each label from the
-rows where the label is known, with missing other labels drawn given the known labels.
+The parameters are slopes and offsets of the log-odds, a weight for each number of present labels (count
+weights), and weights of networks. Slopes start from 1 and offsets from 0, which leaves the scores unchanged;
+count weights start from 0; networks start from the distribution with count weights. The penalty is half a
+constant times the squared distance from these starting values. With count weights, the likelihood sums over
+missing labels (NaN). Networks learn each label from the rows where the label is known; other labels that are
+missing in these rows are drawn given the known labels.
 
-Of labels with count weights alone all sums and the decoding are exact: a labelling y has the probability P(y)
-∝ exp(Σ_l fields_l y_l + count_weight[min(|y|, K)]); |y| is the number of labels with value 1, and K the last
-index of ``count_weight``. Sums are computed label after label, with min(|y|, K) as the state, as for
-elementary symmetric polynomials; sums over hundreds of labels are exact.
+Without networks, a labelling (vector of labels) y has the probability P(y) ∝ exp(Σ_l fields_l y_l +
+count_weight[min(|y|, K)]), where |y| is the number of labels with value 1, and K the last index of
+``count_weight``. All sums and the decoding are exact, also for hundreds of labels: sums are computed label
+after label, with min(|y|, K) as the state, as for elementary symmetric polynomials.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.memory import part_bytes
 
 Gain = Callable[[int, np.ndarray, np.ndarray, int], np.ndarray]
-"""A measure: a function of answer's size, number of common labels, truth's size, and number of all labels."""
+"""A metric computed from the sizes of prediction, intersection and truth, and the number of all labels."""
 
-# Total probability of the largest label sets that expected measures ignore: below the rounding of the sums.
+# Expected metrics ignore the largest numbers of labels, if more labels have at most this probability.
 MASS_LEFT = 1e-12
-# Log-odds of known labels, so large that the probabilities are exactly 1 or 0.
+# Known labels get this log-odds or its negative, so large that the probabilities are exactly 1 or 0.
 CERTAIN = 1e3
-# Number of bytes for tables; rows are processed in chunks of this size.
+# Memory, in bytes, for tables of sums; rows are processed in chunks of this size.
 CHUNK_BYTES = 2**27
 
 
-# Penalty on count weights; it is small, because a few dozen rows determine count weights well.
+# Penalty on count weights: small, because a few dozen rows are enough to learn count weights well.
 COUNT_PENALTY = 1.0
-# Relative decrease of the objective at which L-BFGS, and Newton's method, stop.
+# L-BFGS (TOL) and Newton's method (NEWTON_TOL) stop when the objective decreases relatively by less.
 TOL, NEWTON_TOL = 1e-6, 1e-7
 MAX_ITER = 200
-# Largest number of Newton steps (about five are usual), and of halvings of a step.
+# Largest number of Newton steps (about five are usual), and of halvings of a step in the line search.
 NEWTON_STEPS, HALVINGS = 50, 20
-# Number of draws of missing labels, to estimate the probability of known labels under networks.
+# Number of samples of the missing labels in the estimate of P(known labels) under networks.
 DRAWS = 10
 
 
@@ -69,23 +69,23 @@ GAINS: dict[str, Gain] = {"f1": _f1, "jaccard": _jaccard, "hamming": _hamming}
 
 @dataclass(frozen=True, eq=False)
 class CountModel:
-    """A distribution of labellings for each row, with a weight for every number of labels.
+    """A distribution of label vectors for each row, with a weight for each number of present labels.
 
     Args:
         fields: log-odds of each label if all count weights are 0, (rows, labels).
-        count_weight: log-potentials of 0, 1, …, K labels, (K + 1,); the last entry is for K or more labels.
+        count_weight: log-potentials of 0, 1, …, K present labels, (K + 1,); the last is for K or more.
     """
 
     fields: np.ndarray
     count_weight: np.ndarray
 
     def log_partition(self) -> np.ndarray:
-        """Return log Σ_y exp(score(y)), (rows,)."""
+        """Return the log partition function of each row, log Σ_y exp(score(y)), (rows,)."""
         total = np.concatenate([np.log(part._suffixes()[0, 0]) for part in self._parts()])
         return np.logaddexp(0, self.fields).sum(1) + total + self.count_weight.max()
 
     def log_prob(self, labels: np.ndarray) -> np.ndarray:
-        """Return log P(labels), (rows,), for labels (rows, labels) in {0, 1, NaN}; NaN sums over a label."""
+        """Return log P(labels), (rows,), for (rows, labels) in {0, 1, NaN}, summed over missing labels."""
         missing = np.isnan(labels)
         if missing.any():
             return self.moments_given(labels)[2] - self.log_partition()
@@ -93,12 +93,12 @@ class CountModel:
         return (self.fields * labels).sum(1) + self.count_weight[counts] - self.log_partition()
 
     def given(self, labels: np.ndarray) -> CountModel:
-        """Return the distributions given known labels (rows, labels) in {0, 1}, with NaN for other labels."""
+        """Condition the distribution on known labels, (rows, labels) in {0, 1} and NaN for unknown labels."""
         known = np.where(labels == 1, CERTAIN, -CERTAIN)
         return CountModel(np.where(np.isnan(labels), self.fields, known), self.count_weight)
 
     def moments_given(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return :meth:`moments` over labellings that agree with labels (rows, labels) in {0, 1, NaN}."""
+        """Return :meth:`moments` given known labels, (rows, labels) in {0, 1} and NaN for unknown labels."""
         on, missing = labels == 1, np.isnan(labels)
         score = np.where(on, self.fields, 0).sum(1)
         if not missing.any():
@@ -108,7 +108,7 @@ class CountModel:
         return marginals, numbers, total - CERTAIN * on.sum(1) + score
 
     def drawn(self, random: np.random.Generator) -> np.ndarray:
-        """Draw a labelling for each row, (rows, labels) in {0, 1}, as float64."""
+        """Sample a label vector for each row, (rows, labels) in {0, 1}, as float64."""
         parts = []
         for part in self._parts():
             logs, rows = np.log(part._suffixes()[1:]), np.arange(len(part.fields))
@@ -138,7 +138,7 @@ class CountModel:
         return ordered.fields.T[:, None] + np.concatenate([logs[:, 1:], logs[:, -1:]], 1) - logs
 
     def most_probable(self) -> np.ndarray:
-        """Return the most probable labelling of each row, (rows, labels); among equals, the smallest set."""
+        """Return the most probable labels, (rows, labels); among equally probable ones, the fewest labels."""
         order = np.argsort(-self.fields, axis=1, kind="stable")
         sums = np.cumsum(np.take_along_axis(self.fields, order, 1), 1)
         sizes = np.minimum(np.arange(self.fields.shape[1] + 1), len(self.count_weight) - 1)
@@ -146,13 +146,13 @@ class CountModel:
         return _first(order, scores.argmax(1))
 
     def best(self, measure: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the labellings with the largest expected measure, (rows, labels), and the values, (rows,).
+        """Return the labels with the largest expected metric, (rows, labels), and the maximum, (rows,).
 
-        The best answer with m labels consists of the m labels with the largest fields. This holds for every
-        measure that depends only on the sizes of answer, truth and intersection, and grows with the
-        intersection: if a swap of a label for one with a smaller field gains on one labelling, it loses as
-        much on a more probable labelling (Lewis 1995 for independent labels). For each m the expected measure
-        is a sum over two numbers: of true labels inside the answer, and outside.
+        The best prediction with m labels consists of the m labels with the largest fields, if the metric only
+        depends on the sizes of prediction, truth and intersection, and grows with the intersection: where
+        replacing a label by one with a smaller field is a gain for one truth, it is an equal loss for a more
+        probable truth (Lewis 1995 for independent labels). For each m the expected metric is a sum over two
+        numbers: of true labels in the prediction, and of true labels outside.
 
         Args:
             measure: ``"f1"``, ``"jaccard"`` or ``"hamming"``.
@@ -162,7 +162,7 @@ class CountModel:
         return labels, worth
 
     def _parts(self) -> Iterator[CountModel]:
-        """Yield chunks of rows whose tables fit into memory."""
+        """Yield the distributions in chunks of rows, so tables of sums fit into memory."""
         rows, labels = self.fields.shape
         step = max(1, part_bytes(CHUNK_BYTES) // (8 * (labels + 1) * len(self.count_weight)))
         for first in range(0, max(rows, 1), step):
@@ -172,10 +172,10 @@ class CountModel:
         return np.exp(self.count_weight - self.count_weight.max())
 
     def _suffixes(self) -> np.ndarray:
-        """Return E[weight of the number of labels | k labels before t], (labels + 1, K + 1, rows).
+        """Return E[exp(count weight of |y|) | k of the labels before t are 1], (labels + 1, K + 1, rows).
 
-        For entry (t, k), k of the labels before t are 1, and labels from t on are independent by their
-        fields.
+        In the expectation of entry (t, k), labels from t on are independent with the log-odds ``fields``.
+        The weights are divided by the largest one.
         """
         rows, labels = self.fields.shape
         on, off = expit(self.fields.T), expit(-self.fields.T)
@@ -183,7 +183,7 @@ class CountModel:
         tables[labels] = self._weights()[:, None]
         for label in reversed(range(labels)):
             after = tables[label + 1]
-            # off · a + on · b is computed as it stands: a + on · (b − a) would lose small terms.
+            # Compute off · a + on · b term by term, because a + on · (b − a) would lose small terms.
             np.multiply(after, off[label], out=tables[label])
             tables[label, :-1] += on[label] * after[1:]
             tables[label, -1] += on[label] * after[-1]
@@ -211,7 +211,7 @@ class CountModel:
         fields = np.take_along_axis(self.fields, order, 1).T
         on, off = expit(fields), expit(-fields)
         weights = self._weights()[np.minimum(np.arange(labels + 1), len(self.count_weight) - 1)]
-        # P(number of labels) for independent labels; numbers above ``most`` have almost no probability.
+        # P(number of labels) without count weights; with the weights, numbers above ``most`` are negligible.
         counts = np.eye(labels + 1, 1) * np.ones(rows)
         for label in range(labels):
             counts = _added(counts, on[label], off[label])
@@ -235,11 +235,11 @@ class CountModel:
 
 
 def _added(counts: np.ndarray, on: np.ndarray, off: np.ndarray, *, drop: bool = False) -> np.ndarray:
-    """Return P(number of labels), (numbers, rows), after one more independent label.
+    """Update P(number of present labels), (numbers, rows), for one more independent label.
 
     Args:
-        on, off: probability of the label and of the absence, (rows,).
-        drop: whether numbers above the last index are dropped; otherwise the last index counts them.
+        on, off: probabilities that the label is present and absent, (rows,).
+        drop: whether larger numbers than the last index are dropped; otherwise the last entry includes them.
     """
     found, moved = counts * off, counts * on
     found[1:] += moved[:-1]
@@ -249,7 +249,7 @@ def _added(counts: np.ndarray, on: np.ndarray, off: np.ndarray, *, drop: bool = 
 
 
 def _first(order: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Return labellings (rows, labels) with the first ``size`` (rows,) labels of ``order`` (rows, labels)."""
+    """Return label vectors in which the first ``size`` labels of ``order`` are present in each row."""
     found = np.zeros(order.shape, np.int64)
     np.put_along_axis(found, order, np.arange(order.shape[1]) < size[:, None], 1)
     return found
@@ -257,16 +257,16 @@ def _first(order: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """A distribution of labellings given log-odds of single labels.
+    """The parameters of a joint head: a distribution of label vectors given log-odds of single labels.
 
     Args:
         slope, offset: (labels,), slopes and offsets of the log-odds.
-        count_weight: see :class:`~lmbm_torch.estimators.joint.likelihood.CountModel`; a single entry has no
-            effect. orderings: (orders, labels), orders of the labels for an equal mixture of networks; (0,
-            labels) for a distribution without networks.
-        coef: (orders, labels, 2 labels + 2), for the label at each position in turn: the slope of the
+        count_weight: (K + 1,), count weights as in :class:`CountModel`; a single entry has no effect.
+        orderings: (orders, labels), the order of the labels in each network of an equally weighted mixture;
+            (0, labels) for a distribution without networks.
+        coef: (orders, labels, 2 labels + 2), the regression of the label at each position: the slope of the
             conditional log-odds under count weights, a slope for the log-odds of each label, a weight for the
-            label at each position (0 at its own and later positions), and the offset.
+            label at each position (0 for positions that are not earlier), and the offset.
     """
 
     slope: np.ndarray
@@ -277,10 +277,10 @@ class Parameters:
 
     @classmethod
     def unchanged(cls, labels: int, largest: int = 0) -> Parameters:
-        """Return parameters that leave log-odds unchanged.
+        """Return parameters that leave log-odds unchanged, without networks.
 
         Args:
-            largest: K, see :class:`~lmbm_torch.estimators.joint.likelihood.CountModel`.
+            largest: K, the largest number of present labels with a count weight of its own.
         """
         return cls(
             slope=np.ones(labels),
@@ -291,13 +291,13 @@ class Parameters:
         )
 
     def counts(self, log_odds: np.ndarray) -> CountModel:
-        """Return the distribution of each row under count weights, without networks."""
+        """Return the distribution of each row with slopes, offsets and count weights, without networks."""
         return CountModel(log_odds * self.slope + self.offset, self.count_weight)
 
     def log_prob(self, log_odds: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return log P(labels), (rows,), for labels (rows, labels) in {0, 1, NaN}; NaN sums over a label.
+        """Return log P(labels), (rows,), for (rows, labels) in {0, 1, NaN}, summed over missing labels.
 
-        For networks the sum is estimated by draws of the missing labels under count weights.
+        For networks the sum is estimated from samples of the missing labels under count weights.
         """
         model = self.counts(log_odds)
         if not len(self.orderings):
@@ -321,7 +321,7 @@ class Parameters:
         return np.logaddexp.reduce(members) - np.log(len(members))
 
     def energies(self, log_odds: np.ndarray) -> list[SequentialEnergy]:
-        """Return the members of the mixture as energies for searches; one member without networks."""
+        """Return an energy for each network of the mixture, for decoding; without networks, one energy."""
         model, (rows, labels) = self.counts(log_odds), log_odds.shape
         orderings, coef = self.orderings, self.coef
         if not len(orderings):
@@ -336,12 +336,12 @@ class Parameters:
 def count_objective(
     packed: np.ndarray, log_odds: np.ndarray, labels: np.ndarray, weights: np.ndarray, penalty: float
 ) -> tuple[float, np.ndarray]:
-    """Return the penalised negative log-likelihood under count weights, and the gradient.
+    """Return the penalised negative log-likelihood without networks, and its gradient.
 
     Args:
         packed: slopes, offsets and count weights in one vector.
-        labels: (rows, labels) in {0, 1, NaN}.
-        weights: (rows,).
+        labels: (rows, labels) in {0, 1, NaN}, the true labels.
+        weights: (rows,), sample weights.
         penalty: weight of the penalty on slopes and offsets.
     """
     num_labels = labels.shape[1]
@@ -364,10 +364,10 @@ def count_objective(
 def fit_counts(
     log_odds: np.ndarray, labels: np.ndarray, weights: np.ndarray, penalty: float, start: Parameters
 ) -> Parameters:
-    """Return the slopes, offsets and count weights with the largest penalised likelihood.
+    """Fit the slopes, offsets and count weights by penalised maximum likelihood.
 
     Args:
-        start: the first point of the search; a single count weight has no effect.
+        start: the parameters from which L-BFGS starts; the number of count weights is kept.
     """
     chance = weights[:, None] * ~np.isnan(labels) * expit(log_odds) * expit(-log_odds)
     centre = (chance * log_odds).sum(0) / np.maximum(chance.sum(0), np.finfo(float).tiny)
@@ -380,8 +380,8 @@ def fit_counts(
     unit = 1 / np.sqrt(np.concatenate(curvature))
     size = len(centre)
 
-    # Slopes turn about the mean log-odds, and each parameter is scaled to a curvature of about 1: the search
-    # then needs a third of the steps.
+    # Centre the log-odds at their means and scale each parameter to a curvature of about 1: then L-BFGS needs
+    # only a third of the steps.
     def unpacked(scaled: np.ndarray) -> np.ndarray:
         packed = scaled * unit
         packed[size : 2 * size] -= packed[:size] * centre
@@ -407,12 +407,12 @@ def fit_network(
     orderings: np.ndarray,
     penalties: tuple[float, float, float],
 ) -> Parameters:
-    """Return the networks with the largest penalised likelihood, one for each order.
+    """Fit a network for each order of the labels by penalised maximum likelihood.
 
     Args:
-        start: slopes, offsets and count weights, which stay fixed; if there are networks of the same orders,
-            the search starts from them.
-        orderings: (orders, labels).
+        start: slopes, offsets and count weights, which stay fixed; if ``start`` has networks (of the same
+            orders), the search starts from these networks.
+        orderings: (orders, labels), the order of the labels in each network.
         penalties: weights of three penalties: on the slope and offset of the conditional log-odds under count
             weights, on the slopes of all log-odds, and on the weights of earlier labels.
     """
@@ -446,12 +446,12 @@ def logistic(
     """Fit a logistic regression by Newton's method; return the coefficients, which are shrunk to ``prior``.
 
     Args:
-        features: (rows, features).
-        target: (rows,) in {0, 1}.
-        weights: (rows,).
+        features: (rows, features), the inputs.
+        target: (rows,) in {0, 1}, the outputs.
+        weights: (rows,), sample weights.
         prior: (features,), the value to which each coefficient is shrunk.
         penalty: (features,), weight of the squared distance from ``prior``.
-        start: (features,), the first point of the search.
+        start: (features,), the coefficients before the first step.
     """
 
     def value(coef: np.ndarray) -> float:
@@ -470,7 +470,7 @@ def logistic(
             break
         for halving in range(HALVINGS):
             after = value(coef - step / 2**halving)
-            # Armijo's condition: a small enough step satisfies it, because the objective is convex.
+            # Armijo's condition, which a small enough step along a descent direction satisfies.
             if after <= before - decrease / 2**halving / 4:
                 coef, before = coef - step / 2**halving, after
                 break
@@ -482,10 +482,10 @@ def logistic(
 def _features(
     model: CountModel, ordering: np.ndarray, log_odds: np.ndarray, ordered: np.ndarray
 ) -> list[np.ndarray]:
-    """Return for each position the inputs of the label's regression, (rows, 2 + labels + position).
+    """Return for each position the features of the label's regression, (rows, 2 + labels + position).
 
     Args:
-        ordered: (rows, labels), the labels in the order of ``ordering``.
+        ordered: (rows, labels), the true labels, with columns in the order of ``ordering``.
     """
     table = model.conditional_log_odds(ordering)
     rows, last = np.arange(len(ordered)), table.shape[1] - 1
@@ -498,7 +498,7 @@ def _features(
 
 
 def _cut(coef: np.ndarray) -> list[np.ndarray]:
-    """Split coefficients (labels, 2 labels + 2) by position, without the weights of later labels."""
+    """Split ``coef`` (labels, 2 labels + 2) into a vector for each position; drop weights of later labels."""
     labels = len(coef)
     return [np.append(own[: labels + 1 + position], own[-1]) for position, own in enumerate(coef)]
 

@@ -7,28 +7,28 @@ import numpy as np
 from lmbm_torch.estimators.common.measures import agreement
 
 OF_LABELS = ("macro_f1", "micro_f1")
-"""Metrics of whole columns, for which labels with a probability above a threshold are predicted."""
+"""Metrics that are no means over rows; labels with a probability above a threshold are predicted."""
 RULES = ("one threshold", "a threshold for each label", "the most probable label")
-# Number of common thresholds to try: quantiles of all scores.
+# Number of thresholds to try for all labels in common; these are quantiles of all scores.
 TRIED = 200
-# Share of the true labels, next to the predicted probabilities, in the choice of a threshold for F1
-# (scripts/bench/joint_heads.py).
+# Thresholds for F1 are chosen by a mean of true labels, with this weight, and predicted probabilities (see
+# scripts/bench/joint_heads.py).
 COUNTED = 0.25
 
 
 def learned(
     rule: str, metric: str, log_odds: np.ndarray, labels: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """Return the thresholds (labels,) of a rule in ``RULES``; NaN for the most probable label.
+    """Learn the thresholds (labels,) of a rule in ``RULES``; NaN for ``"the most probable label"``.
 
-    One threshold for all labels maximises the metric. A threshold for each label maximises the F1 of the
-    label if the metric is an F1 or Jaccard, else the accuracy.
+    A common threshold for all labels maximises the metric. With a threshold for each label, each maximises
+    the label's F1 if the metric is an F1 or Jaccard, else the label's accuracy.
 
     Args:
-        metric: see :func:`value`.
-        log_odds: (rows, labels).
-        labels: (rows, labels) in {0, 1, NaN}.
-        weights: (rows,).
+        metric: name of the metric, see :func:`value`.
+        log_odds: (rows, labels), log-odds of single labels.
+        labels: (rows, labels) in {0, 1, NaN}, the true labels.
+        weights: (rows,), sample weights.
     """
     num_labels = labels.shape[1]
     if rule == "the most probable label":
@@ -39,25 +39,25 @@ def learned(
         return np.array([_threshold(scores, own, weights, by_f1=by_f1) for scores, own in each])
     tried = np.unique(np.append(np.quantile(log_odds, np.linspace(0, 1, TRIED)), 0.0))
     worth = [value(metric, (log_odds > each).astype(int), labels, weights) for each in tried]
-    # Among equally good thresholds take the nearest to 0, the log-odds of the probability ½.
+    # Among equally good thresholds take the one nearest to 0, which is the log-odds of the probability ½.
     best = np.flatnonzero(np.isclose(worth, max(worth), rtol=0, atol=1e-12))
     return np.full(num_labels, tried[best[np.abs(tried[best]).argmin()]])
 
 
 def of_marginals(metric: str, marginals: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return a threshold for the probability of each label, (labels,).
+    """Choose a threshold for the probability of each label, (labels,).
 
-    For ``"macro_f1"`` each threshold maximises the F1 of the label, for ``"micro_f1"`` a common threshold
-    maximises the F1 of all entries. F1 is computed from a mean of true labels (share ``COUNTED``) and
-    predicted probabilities: with true labels only, the threshold of a rare label depends on a few rows; with
-    probabilities only, it is optimal if the probabilities are exact (Lipton, Elkan and Naryanaswamy 2014).
-    For missing labels only probabilities count.
+    For ``"macro_f1"`` each threshold maximises the label's F1; for ``"micro_f1"`` a common threshold
+    maximises the F1 of all entries. F1 is computed from a weighted mean of true labels (weight ``COUNTED``)
+    and probabilities: with true labels only, the threshold of a rare label depends on a few rows; with
+    probabilities only, the threshold is best if probabilities are exact (Lipton, Elkan and Naryanaswamy
+    2014). A missing label is replaced by its probability.
 
     Args:
-        metric: an entry of ``OF_LABELS``.
+        metric: ``"macro_f1"`` or ``"micro_f1"``.
         marginals: P(label = 1), (rows, labels).
-        labels: (rows, labels) in {0, 1, NaN}.
-        weights: (rows,).
+        labels: (rows, labels) in {0, 1, NaN}, the true labels.
+        weights: (rows,), sample weights.
     """
     counted = np.where(np.isnan(labels), marginals, COUNTED * labels + (1 - COUNTED) * marginals)
     if metric == "micro_f1":
@@ -68,13 +68,13 @@ def of_marginals(metric: str, marginals: np.ndarray, labels: np.ndarray, weights
 
 
 def value(metric: str, predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
-    """Return a metric of predictions (rows, labels), given true labels (rows, labels) in {0, 1, NaN}.
+    """Return a metric's value for predictions and true labels, both (rows, labels); NaN if not known.
 
     ``"macro_f1"`` is the mean F1 of the labels, ``"micro_f1"`` the F1 of all entries; the other metrics are
-    means over the rows, see :func:`~lmbm_torch.estimators.common.measures.agreement`. NaN does not count.
+    means over rows, see :func:`~lmbm_torch.estimators.common.measures.agreement`. NaN labels are ignored.
 
     Args:
-        weights: (rows,).
+        weights: (rows,), sample weights.
     """
     if metric not in OF_LABELS:
         return float(np.average(agreement(metric, predicted, labels), weights=weights))
@@ -87,11 +87,11 @@ def value(metric: str, predicted: np.ndarray, labels: np.ndarray, weights: np.nd
 
 
 def predicted(thresholds: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
-    """Return the labels (rows, labels) in {0, 1} that a rule with the given thresholds predicts.
+    """Predict labels (rows, labels) in {0, 1} by thresholds for the log-odds.
 
     Args:
-        thresholds: see :func:`learned`.
-        log_odds: (rows, labels).
+        thresholds: (labels,); NaN to predict only the most probable label.
+        log_odds: (rows, labels), log-odds of single labels.
     """
     if np.isnan(thresholds).all():
         return np.eye(log_odds.shape[1], dtype=np.int64)[log_odds.argmax(1)]
@@ -99,12 +99,12 @@ def predicted(thresholds: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
 
 
 def _threshold(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, *, by_f1: bool) -> float:
-    """Return the threshold with the largest accuracy or F1 of a label: between two scores, or ±∞."""
+    """Return the threshold with the largest accuracy or F1 of one label: a mean of two scores, or ±∞."""
     known = ~np.isnan(labels)
     scores, labels, weights = scores[known], labels[known], weights[known]
     order = np.argsort(-scores, kind="stable")
     ranked, true, weight = scores[order], labels[order], weights[order]
-    # For k = 0, 1, …: total weight of the k rows with the largest scores, and of those with the label.
+    # Predict the label for the k best-scored rows, k = 0, 1, …; ``hits`` is the weight of true positives.
     hits = np.append(0.0, np.cumsum(weight * true))
     size = np.append(0.0, np.cumsum(weight))
     total = hits[-1]

@@ -19,7 +19,7 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.solvers.networks.problems import Features
 
 SHARE = [Number(Real, 0, 1, closed="both")]
-# Second derivative for a missing label, in place of 0, which XGBoost refuses.
+# Missing labels get this second derivative of the loss, because XGBoost refuses 0.
 LEAST = 1e-16
 
 
@@ -28,7 +28,7 @@ class LabelBoostingClassifier(DecodingClassifier[DirectedEnergy]):
 
     XGBoost grows one tree in each round, with a value for each label in each leaf (Chen and Guestrin 2016;
     ``multi_strategy="multi_output_tree"``). The loss is the log loss of the known labels: only known labels
-    decide about splits and values of leaves. Features that are 0 count as missing, in dense and in sparse X;
+    decide about splits and values of leaves. Features that are 0 are treated as missing, also in dense X;
     each split sends missing features to the side with the larger gain. Needs the extra ``boosting``.
 
     Args:
@@ -41,8 +41,8 @@ class LabelBoostingClassifier(DecodingClassifier[DirectedEnergy]):
         num_bins: number of intervals of a feature's values. On flags, chd_49, scene and yeast, 256 take up to
             13 times as long, with log losses that differ by at most .008 in either direction.
         random_state: seed for the samples of instances and features.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
-            ignores rules.
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`);
+            training ignores rules.
 
     Attributes:
         booster_: the fitted booster of XGBoost.
@@ -133,7 +133,7 @@ class LabelBoostingClassifier(DecodingClassifier[DirectedEnergy]):
         return odds.astype(np.float64).reshape(-1, len(self.prior_))
 
     def _matrix(self, X: Features, labels: np.ndarray | None = None) -> Any:
-        """Convert instances to XGBoost's form, with the log-odds of the prior as a start."""
+        """Convert instances to XGBoost's matrix, where boosting starts from the log-odds of the prior."""
         margins = np.tile(logit(self.prior_), (X.shape[0], 1))  # pyright: ignore[reportOptionalSubscript]
         return _library().DMatrix(X, label=labels, missing=0.0, base_margin=margins)
 

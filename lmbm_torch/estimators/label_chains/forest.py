@@ -1,4 +1,4 @@
-"""A random forest of label vectors whose leaves count known labels."""
+"""A random forest for label matrices with missing labels."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class LabelForestClassifier(DecodingClassifier[DirectedEnergy]):
     The trees are grown by scikit-learn's ``RandomForestRegressor`` (Breiman 2001), with splits for all labels
     together. The target for a known label is the deviation from the prior, divided by the prior's standard
     deviation; for a missing label the target is 0. If a leaf has n known values of a label, and k of them are
-    positive, the probability is (k + smoothing · prior) / (n + smoothing). Leaves count all training
-    instances, also those outside of the tree's bootstrap sample.
+    positive, the probability is (k + smoothing · prior) / (n + smoothing). All training instances enter n and
+    k, also instances outside of the tree's bootstrap sample.
 
     Args:
         num_trees: number of trees.
-        max_features: number of features to try at each split: ``"sqrt"``, a count, or a share.
-        min_samples_leaf: smallest number of instances in a leaf; instances with missing labels count, too.
+        max_features: features to try at each split: ``"sqrt"``, a number, or a share of the features.
+        min_samples_leaf: smallest number of instances in a leaf, including those with missing labels.
         smoothing: weight of the prior in each leaf, as a number of instances.
         random_state: seed of the trees.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
-            ignores rules.
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`);
+            training ignores rules.
 
     Attributes:
         forest_: the fitted forest of scikit-learn.
@@ -87,7 +87,7 @@ class LabelForestClassifier(DecodingClassifier[DirectedEnergy]):
         self.constraints = constraints
 
     def _grow(self, X: Features, labels: np.ndarray, known: np.ndarray, weights: np.ndarray) -> None:
-        # Imported here, because most users of the estimators need no trees.
+        # Import the forest only when needed: most users of the estimators need no trees.
         kind = import_module("sklearn.ensemble").RandomForestRegressor
         self.forest_ = kind(
             self.num_trees,

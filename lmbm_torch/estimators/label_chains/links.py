@@ -1,4 +1,4 @@
-"""The links of a chain: for each label a classifier, whose inputs are the instance and earlier labels.
+"""The links of a classifier chain: a classifier for each label, given the instance and earlier labels.
 
 Label columns of any classes are converted to codes 0 … classes − 1 and back.
 """
@@ -37,7 +37,7 @@ class LabelColumns:
         names: names of the columns.
         classes: classes of each column, ascending or in the order of declared categories; 0 and 1 for a
             column of zeros and ones. If no column has more than two classes, each column gets two: a column
-            with a single class gets the two of all columns together if there are two, else the class twice.
+            with a single class gets the classes of all columns, if there are two, else the class twice.
     """
 
     names: tuple[str, ...]
@@ -50,7 +50,7 @@ class LabelColumns:
         NaN and None have the code ``MISSING``.
 
         Raises:
-            ValueError: ``y`` has another shape; or a label has no known value, classes that cannot be sorted,
+            ValueError: ``y`` has a wrong shape; or a label has no known value, classes that cannot be sorted,
                 or numbers that are not integers.
         """
         names, values, declared = _columns(y)
@@ -97,7 +97,7 @@ class LabelColumns:
         """Convert values (instances, labels) to codes; NaN and None become ``MISSING``.
 
         Raises:
-            ValueError: the values have another shape, or a value did not occur in training.
+            ValueError: the values have a wrong shape, or a value did not occur in training.
         """
         _, columns, _ = _columns(values)
         check_shape(name, np.empty((len(columns[0]), len(columns))), instances, len(self.classes))
@@ -148,7 +148,7 @@ def _classes(
 
 
 class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, StoredEstimator):
-    """A classifier of label matrices that wraps an ``estimator`` of scikit-learn and takes the instances."""
+    """A base class of classifiers of label matrices that wrap a scikit-learn ``estimator``."""
 
     holds_others: ClassVar[bool] = True
 
@@ -169,7 +169,7 @@ class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, StoredEstimator):
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = False
         tags.classifier_tags.multi_label = True
-        # Errors are ignored here, because ``fit`` refuses estimators that are not classifiers.
+        # Ignore errors here, because ``fit`` refuses estimators that are not classifiers.
         with suppress(AttributeError, TypeError):
             tags.input_tags = get_tags(self.estimator).input_tags
         return tags
@@ -177,10 +177,10 @@ class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, StoredEstimator):
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """A fitted classifier of one label.
+    """A fitted classifier of a single label, given the instance and the earlier labels of a chain.
 
-    In a pipeline, only the last step gets the earlier labels, next to the features that the other steps make.
-    Instances may therefore have any form that the first step takes, such as texts.
+    In a pipeline, earlier labels are appended to the inputs of the last step. Instances may therefore have
+    any form for the first step, such as texts.
 
     Args:
         steps: the fitted steps of a pipeline before the last step; None without such steps.
@@ -211,7 +211,7 @@ class Link:
             estimator: an unfitted classifier.
             codes: codes of the label (instances,), ``MISSING`` if unknown.
             earlier: codes of earlier labels (instances, earlier labels).
-            weight: (instances,).
+            weight: (instances,), sample weights.
         """
         known = np.flatnonzero(codes != MISSING)
         X, codes, earlier = some_instances(X, known), codes[known], earlier[known]
@@ -256,12 +256,12 @@ class Link:
             return np.log(table)
 
     def most_probable(self, X: Any, earlier: np.ndarray) -> np.ndarray:
-        """Return the code of the most probable class, (instances,)."""
+        """Return for each instance the code of the label's most probable class, (instances,)."""
         return self.log_proba(self.inputs(X), np.arange(len(earlier)), earlier).argmax(1)
 
 
 def check_classifier(estimator: Any, *, is_weighted: bool) -> None:
-    """Raise an error unless an estimator can be a link.
+    """Check that an estimator can be a link of a chain, and raise an error otherwise.
 
     Raises:
         TypeError: the estimator is not a scikit-learn classifier, or has no ``predict_proba``.
@@ -287,7 +287,7 @@ def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
     """Append labels to features: one column for a label of two classes, else a column for each class.
 
     Args:
-        X: features: an array, a sparse matrix or a data frame; the answer has the same form.
+        X: features: an array, a sparse matrix or a data frame; the result has the same form.
         codes: (instances, labels).
         states: number of classes of each label.
     """
@@ -299,7 +299,7 @@ def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
             for label, count in enumerate(states)
         ]
     )
-    # A data frame of pandas whose columns are all sparse becomes a sparse matrix.
+    # Convert a pandas data frame whose columns are all sparse to a sparse matrix.
     X = X.sparse.to_coo().tocsr() if hasattr(X, "columns") and hasattr(X, "sparse") else X
     if sparse.issparse(X):
         return sparse.hstack([X, sparse.csr_array(columns.astype(X.dtype))], format="csr")
@@ -308,10 +308,10 @@ def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
         values = columns.astype(np.float64).T
         if hasattr(X, "assign"):
             if not all(isinstance(name, str) for name in X.columns):
-                # Scikit-learn refuses names of different types, such as texts and numbers.
+                # Convert column names to texts, because scikit-learn refuses names of different types.
                 X = X.rename(columns=str)
             return X.assign(**dict(zip(names, values, strict=True)))
-        # This is a data frame of polars, which has its own type of column.
+        # Build the new columns as polars series, because X is a polars data frame.
         series = type(X.to_series())
         return X.hstack([series(name, column) for name, column in zip(names, values, strict=True)])
     X = np.asarray(X)

@@ -56,15 +56,15 @@ from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import beam_search, best_first, mixture
 from lmbm_torch.protocol import Capabilities
 
-# Largest number of repeated draws for an instance whose samples break rules.
+# Samples that break rules are drawn again, at most this many times.
 MAX_DRAWS = 1000
-# Number of samples to estimate an expected measure if label sets cannot be enumerated.
+# Number of samples from which an expected metric is estimated, if label sets cannot be enumerated.
 NUM_SAMPLES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A fitted chain.
+    """A fitted classifier chain.
 
     Args:
         ordering: the index of the label at each position.
@@ -93,10 +93,10 @@ class Chain:
 
         Args:
             estimator: the unfitted classifier of every link.
-            codes: (instances, labels), ``MISSING`` if unknown.
-            weights: (instances, labels).
-            cv: folds; later links then learn from predictions of earlier labels for held-out instances. None
-                to learn from the true labels.
+            codes: (instances, labels), class codes of the labels, ``MISSING`` if unknown.
+            weights: (instances, labels), weights of the labels in training.
+            cv: folds; links then learn from predictions of earlier labels for held-out instances. None to
+                learn from the true earlier labels.
         """
         links: list[Link] = []
         seen = codes[:, ordering]
@@ -128,7 +128,7 @@ class Chain:
         return cls(tuple(int(label) for label in ordering), num_states, tuple(links))
 
     def energy(self, X: Any, instances: int) -> SequentialEnergy:
-        """Return the distribution of each instance's label vectors."""
+        """Return an energy that defines the distribution of label vectors for each instance."""
         inputs: dict[int, Any] = {}
 
         def conditional(position: int, rows: Tensor, earlier: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def draws_of_mixture(
     generator: torch.Generator,
     rules: rules_of.Constraints | None = None,
 ) -> Tensor:
-    """Draw codes from the equal mixture of the members, (num_samples, instances, labels).
+    """Draw label codes from an equally weighted mixture of chains, (num_samples, instances, labels).
 
     Args:
         rules: samples that break rules are drawn again.
@@ -197,20 +197,20 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         search: ``"best_first"``; ``"depth_first"``, which needs less memory; or ``"beam"``, usually without a
             proof. Several chains are always searched best first.
         beam_width: number of prefixes that the beam keeps; 1 decides like ``ClassifierChain``.
-        tolerance: ε; the probability of an answer may be smaller than the largest by a factor of e^−ε.
+        tolerance: ε; the predicted label set's probability is at least e^−ε times the largest one.
         node_limit: number of prefixes at which a search ends without a proof; None for no limit. ``predict``
             warns of searches without a proof.
-        decoder: the measure whose expected value :meth:`predict` maximises: ``"exact_match"`` (by the most
+        decoder: the metric whose expected value :meth:`predict` maximises: ``"exact_match"`` (by the most
             probable label set), ``"hamming"``, ``"f1"`` or ``"jaccard"`` (for labels in {0, 1}).
-        precision: δ. If label sets are enumerated, for the last three measures the largest loss by label sets
-            that are left out; for :meth:`predict_proba` the largest probability that is left out.
+        precision: largest error, because enumeration leaves out improbable label sets, of the expected
+            ``"hamming"``, ``"f1"`` or ``"jaccard"``, and of probabilities in :meth:`predict_proba`.
         max_labellings: largest number of label sets to enumerate for each member and instance.
         cv: folds (a number or a splitter); each link then learns from predictions of earlier labels for
             held-out instances. None to learn from the true labels.
         class_weight: ``"balanced"``, a dictionary of weights by class or None, for all labels; or a list with
             such a setting for each label.
         random_state: seed for random orders, for samples, and for links without a seed.
-        constraints: rules that all answers and probabilities obey, as text or objects
+        constraints: rules that all predictions and probabilities obey, as text or objects
             (:mod:`lmbm_torch.constraints`), if all labels have two classes; a label is true if it has the
             second class. Training ignores rules.
 
@@ -329,27 +329,27 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @answer_call
     def energies(self, X) -> list[SequentialEnergy]:
-        """Return the distribution over label vectors of each chain, a list."""
+        """Return for each chain an energy that defines the distribution of label vectors."""
         check_is_fitted(self)
         X = self._validated(X, reset=False)
         return [member.energy(X, num_instances(X)) for member in self.members_]
 
     @answer_call
     def decode(self, X, known=None, top_k=1, constraints: Rules | None = None) -> Decoding:
-        """Return the ``top_k`` most probable label sets of each instance, with a certificate.
+        """Return the ``top_k`` most probable label sets of each instance, and whether proven best.
 
         Args:
             X: see :meth:`fit`.
             known: (instances, labels), known labels, NaN or None for unknown labels.
             top_k: number of label sets, best first; 1 with ``search="beam"``.
-            constraints: further rules for the call, as text or objects, if all labels have two classes.
+            constraints: further rules, only for this call, if all labels have two classes.
 
         Returns:
             A decoding, whose labels are indices into ``classes_``. The objective is the log-probability of
             the label set, including known labels.
 
         Raises:
-            ValueError: there are rules, and a label has more classes; or ``top_k`` is above 1 with a beam.
+            ValueError: there are rules, but a label has three or more classes; or ``top_k > 1`` with a beam.
         """
         check_parameters(self)
         if (rules := self._rules(constraints)) is not None:
@@ -373,7 +373,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @answer_call
     def predict_decoding(self, X, known=None) -> Decoding:
-        """Return the labels of :meth:`predict`, as indices into ``classes_``, with the certificate."""
+        """Return the labels of :meth:`predict` as indices into ``classes_``, and whether proven best."""
         if self.decoder == "exact_match":
             return self.decode(X, known)
         check_parameters(self)
@@ -413,9 +413,9 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @answer_call
     def predict(self, X, known=None):
-        """Return classes (instances, labels).
+        """Predict the class of each label, (instances, labels).
 
-        A ConvergenceWarning tells if searches have ended at a limit; see :meth:`predict_decoding`.
+        A ConvergenceWarning tells if a search was ended by a limit; see :meth:`predict_decoding`.
 
         Args:
             X: see :meth:`fit`.
@@ -440,7 +440,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
         Args:
             X: see :meth:`fit`.
-            Y: (instances, labels), classes.
+            Y: (instances, labels), label vectors in the values of ``fit``.
         """
         energies, rules = self.energies(X), self._rules()
         codes = self.columns_.encode("Y", Y, energies[0].batch_size)
@@ -478,17 +478,16 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
                 change: the features that change a probability most; 0 for a pipeline.
 
         Returns:
-            An :class:`~lmbm_torch.estimators.explain.explanations.Explanation`, also with the labels that
-            change with each label. Contributions of the inputs (in a pipeline, of the features that the steps
-            make) add up to half the log-odds for linear classifiers and boosted trees, and to the probability
-            for forests; for trees they are TreeSHAP values relative to the training mean. For other
-            classifiers only the probability is given. For several chains means are given, see
-            :class:`~lmbm_torch.estimators.explain.parts.ChainFields`.
+            An :class:`~lmbm_torch.estimators.explain.explanations.Explanation`. Contributions of the inputs
+            (in a pipeline, of the features made by the steps) sum to half the log-odds for linear classifiers
+            and boosted trees, and to the probability for forests. Contributions for trees are TreeSHAP values
+            relative to the training mean. For further classifiers only the probability is given. Several
+            chains are averaged, see :class:`~lmbm_torch.estimators.explain.parts.ChainFields`.
 
         Raises:
             ModuleNotFoundError: the classifiers have trees, and ``shap`` is not installed.
-            ValueError: X has several instances, a label has more than two classes, or the reference has
-                another shape than (features,).
+            ValueError: X has several instances, a label has more than two classes, or the reference has a
+                wrong shape.
         """
         check_is_fitted(self)
         X = self._validated(X, reset=False)
@@ -496,7 +495,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return explained(self, fields, X, num_features)
 
     def _fields(self, X: Any, reference: ArrayLike | None = None) -> ChainFields:
-        """Return the fields of :meth:`explain` for a validated instance.
+        """Return the fields from which :meth:`explain` explains a validated instance.
 
         Raises:
             ValueError: see :meth:`explain`.
@@ -517,7 +516,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return np.asarray(self.order)
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Return validated instances; data frames and inputs of pipelines are returned unchanged."""
+        """Validate instances; data frames and inputs of pipelines are returned unchanged."""
         X = with_rows(X)
         if isinstance(self.estimator, Pipeline) or hasattr(X, "columns"):
             validate_data(self, X, reset=reset, skip_check_array=True)
@@ -537,7 +536,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return torch.from_numpy(self._codes(known, energy.batch_size))
 
     def _codes(self, known: Any, instances: int) -> np.ndarray:
-        """Convert known labels to indices into ``classes_``, with NaN for free labels."""
+        """Convert known labels to indices into ``classes_``, NaN for unknown labels."""
         codes = self.columns_.encode("known", known, instances)
         return np.where(codes == MISSING, np.nan, codes)
 
@@ -547,17 +546,17 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @property
     def rules(self) -> rules_of.Constraints | None:
-        """Return the rules that all answers obey; None without rules."""
+        """Return the rules that all predictions obey; None without rules."""
         return self._rules()
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """Return a copy under ``rules`` alone, or under no rules for None."""
+        """Return a copy whose only rules are ``rules``; for None, a copy without rules."""
         other = copy(self)
         other.constraints = rules
         return other
 
     def binding_rules(self, X: Any) -> list[list[str]]:
-        """Return for each instance the rules, as text, that the answer without rules breaks."""
+        """Return for each instance the rules, as text, that a prediction without rules would break."""
         labels = self.with_rules(None).predict_decoding(X).labels.cpu().numpy()
         rules = self.rules
         return [[] for _ in labels] if rules is None else rules.broken(labels)

@@ -17,12 +17,12 @@ def fit(self: Any, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> 
 
     Args:
         X: (instances, features), dense or CSR; finite.
-        y: labels (instances, labels) of two values, NaN for missing labels, without effect on splits and
-            leaves; or one class per instance.
+        y: labels (instances, labels) of two values, NaN for missing labels, which have no effect on splits
+            and leaves; or a class for each instance.
         sample_weight: (instances,), weights of the instances in splits and leaves.
 
     Raises:
-        ValueError: an invalid parameter or input, named in the message.
+        ValueError: a parameter or input is invalid; the message names it.
     """
     X, labels, weights = self._validate_fit(X, y, sample_weight, allow_missing=True)
     known = ~np.isnan(labels)

@@ -55,11 +55,11 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
             of neighbours, but prediction uses decoded values; with a small penalty, couplings would reach the
             margins only in training. The gain of a coupling in training grows with the instances and with C.
             The paper's plain LMBM, "η0 = 0", is 1; LMBMr is 5 and more.
-        margin: the margin γ of the hinge.
+        margin: the margin γ of the hinge losses.
         cliques: ``"pairwise"``, or sets of labels, or tied cliques, with ``groups`` and ``clique_features``;
             see :class:`~lmbm_torch.models.BoltzmannMachine`.
         decoder: ``"exact"`` (enumeration), ``"integer_program"``, ``"lp_relaxation"`` (rounded), or
-            ``"auto"``: the routine that :func:`lmbm_torch.inference.decode_hinge` chooses. The answer is
+            ``"auto"``: the routine that :func:`lmbm_torch.inference.decode_hinge` chooses. The result is
             proven unless a search over many labels reaches the node limit; see ``decode(X).status``.
         solver: ``"proximal_newton"``, or ``"dual_coordinate"``, the paper's solver, which is much slower with
             coupled labels, but needs no (instances, instances) matrix.
@@ -72,9 +72,10 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         device: device of predictions except searches, such as ``"cuda"``; training is on the CPU.
         verbose: 1 for a progress bar with the duality gap (needs rich); 0 for no bar.
         random_state: seed for the order in which the coordinate solver visits instances.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`). Training
-            ignores rules: the margins compare label sets that differ in one label, and of two such label sets
-            rules such as ``exactly_one`` allow at most one.
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`).
+            Training
+            ignores rules: margins compare label sets that differ in a single label, and a rule such as
+            ``exactly_one`` never allows both label sets.
 
     Attributes:
         C_: the weight of the losses.
@@ -86,13 +87,13 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         objective_: the value of the training objective.
         duality_gap_: the duality gap relative to ``objective_``.
         n_iter_: number of passes of the solver.
-        mean_loss_: the mean hinge loss of the training instances; the machine's own predictions take the
-            place of missing labels, and the loss counts.
+        mean_loss_: the mean hinge loss of the training instances; missing labels are replaced by the
+            machine's own predictions.
         threshold_: T, the smallest loss of a wrongly decoded training instance (Remark 4.2); 0 gives no
             bound.
         error_bound_: mean_loss_ / T, at most 1: an upper bound on the share of training instances that an
-            exact decoder decodes wrongly (Theorem 4.1); with missing labels, wrong means different from the
-            completed labels. 1 for ``"lp_relaxation"`` and with constraints, where no bound is known.
+            exact decoder decodes wrongly (Theorem 4.1); missing labels are replaced as above. 1 if no bound
+            is known: for ``"lp_relaxation"`` and with constraints.
         calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without calibration.
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
 
@@ -159,9 +160,9 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
 
         Args:
             X: finite features.
-            y: labels in {0, 1}, or NaN for missing labels, which have no loss; for the neighbours the
-                machine's own predictions take the place, see
-                :mod:`~lmbm_torch.estimators.common.decoders.completion`. Or one class per instance.
+            y: labels in {0, 1}, or NaN for missing labels, which have no loss and are replaced by the
+                machine's own predictions for other labels' losses
+                (:mod:`~lmbm_torch.estimators.common.decoders.completion`). Or a class for each instance.
             sample_weight: (instances,), factors on C.
 
         Raises:
@@ -170,7 +171,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         return self._fit_along(Path(), X, y, sample_weight)
 
     def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit from the last solution of a path, which had the same instances and a smaller C."""
+        """Fit with a larger C than the last fit on the path, starting from the last solution."""
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         if self.solver != "proximal_newton" and (self.class_weight is not None or np.isnan(labels).any()):
             raise ValueError(
@@ -191,7 +192,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         path: Path,
         labels: np.ndarray,
     ) -> None:
-        """Train on labels without missing values."""
+        """Train on complete labels, and set the fitted attributes."""
         with torch.device("cpu"):
             model = BoltzmannMachine(
                 self.n_features_in_, labels.shape[1], self.cliques, self.groups, self.clique_features
@@ -252,12 +253,12 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         return constrained.decode_loss(energy, rules, decode, known=known, top_k=top_k)
 
     def _bound_errors(self, X, labels: np.ndarray) -> None:
-        """Set the mean loss of the training instances, and the bound on errors that follows."""
+        """Set ``mean_loss_``, ``threshold_`` and ``error_bound_`` from the training instances."""
         energy = self._energy(X)
         loss = local_hinge(energy, torch.from_numpy(labels).to(self._device), self.margin)
         self.mean_loss_ = loss.mean().item()
         self.threshold_ = undirected_threshold(energy, self.margin).min().item()
-        # With rules there is no bound: an instance whose labels break rules is always decoded wrongly.
+        # With rules there is no bound, because an instance whose true labels break rules is always an error.
         is_unknown = self.decoder == "lp_relaxation" or self.rules is not None
         self.error_bound_ = 1.0 if is_unknown else error_bound(self.mean_loss_, self.threshold_)
 

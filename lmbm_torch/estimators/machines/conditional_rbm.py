@@ -46,21 +46,21 @@ from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 
-# "pcd" is left out: persistent contrastive divergence needs Gibbs chains, which a training module keeps.
+# Names of objectives, without "pcd": persistent contrastive divergence needs Gibbs chains kept between steps.
 OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-# Number of instances in a batch of exact likelihoods.
+# Number of instances whose exact likelihoods are computed at once; limits memory.
 INSTANCES_AT_ONCE = 1000
 
 Loss = Callable[[BipartiteEnergy, Tensor], Tensor]
 Batches = Callable[[np.ndarray, int], Iterator[tuple[Tensor, ...]]]
-"""From rows and the size of a batch to the features, labels and weights of each batch."""
+"""A function from row indices and a batch size to the features, labels and weights of each batch."""
 
 
 @dataclass
 class _Curve:
-    """The mean loss after each of at most ``max_iter`` iterations; ``tell`` shows it in a progress bar."""
+    """A list of the mean loss after each iteration, which also updates a progress bar."""
 
     max_iter: int
     tell: Callable[[float, str], None] | None
@@ -79,9 +79,9 @@ class HiddenUnitDistribution:
 
     Args:
         energy: the energy of the model.
-        inference: the approximate inference of the objective, used for marginals; None for exact sums.
-        num_iters, tol: limits of belief propagation for Bethe's approximation of the log partition, which is
-            used with approximate inference.
+        inference: the approximate inference that was used in training, for marginals; None for exact sums.
+        num_iters, tol: limits of belief propagation, by which the log partition function is approximated if
+            there is ``inference``.
     """
 
     energy: BipartiteEnergy
@@ -114,10 +114,10 @@ class HiddenUnitDistribution:
 
 
 class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
-    """A conditional restricted Boltzmann machine: labels that hidden units couple.
+    """A conditional restricted Boltzmann machine, in which hidden units couple the labels.
 
-    The model is that of belief_propagation_in_crbms_2017. Training minimises ½‖w‖² + C Σ_l loss_l; biases are
-    regularised like other weights. The problem is not convex, so solutions depend on the seed. Features
+    The model is from belief_propagation_in_crbms_2017. Training minimises ½‖w‖² + C Σ_l loss_l; biases are
+    regularised like other weights. The problem is not convex: solutions depend on the seed. Features
     should have similar scales, best with instances of unit norm. The exact likelihood sums over all states of
     the labels or of the hidden units, whichever are fewer, and is maximised by L-BFGS over all instances.
     Other objectives are minimised by Adam over batches, with a step size that falls to zero.
@@ -148,8 +148,8 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
             float64 on the CPU, float32 on a GPU, where float64 is several times to tens of times as slow.
         verbose: 1 for a progress bar with the loss (needs rich); 0 for no bar.
         random_state: seed for the initial weights, the order of the instances and Gibbs sampling.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
-            ignores rules.
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`);
+            training ignores rules.
 
     Attributes:
         C_: the weight of the losses.
@@ -221,7 +221,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         Args:
             X: finite features.
             y: labels in {0, 1}, or NaN for missing labels. The likelihood treats a missing label like a
-                hidden unit; the hinges take the value that the model prefers. Or one class per instance.
+                hidden unit; hinge losses take the value that the model prefers. Or a class for each instance.
             sample_weight: (instances,), factors on C.
 
         Raises:
@@ -262,21 +262,21 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """Return the label vector that ``decoder`` finds, with the objective and certificate.
+        """Return the label vector that ``decoder`` finds, with the objective and whether proven best.
 
-        For modes of marginals, the objective is the expected number of right labels given the known labels.
-        With rules and at most 22 labels, the marginals are exact, given that all rules hold. With rules and
-        more labels, the marginals ignore the rules: the label vector is the best, by these marginals, of all
-        that obey the rules, and the status is not exact.
+        If each label is decoded by its marginal, the objective is the expected number of right labels given
+        the known labels. With rules and at most 22 labels, marginals are exact, given that all rules hold.
+        With more labels, marginals ignore the rules: the result is the label vector with the largest
+        objective among all vectors that obey the rules, and the status is not exact.
 
         Args:
             X: (instances, features), dense or CSR.
             known: known labels (instances, labels) in {0, 1, NaN}.
             top_k: number of label sets, best first.
-            constraints: further rules for the call, as text or objects.
+            constraints: further rules, only for this call, as text or objects.
 
         Raises:
-            ValueError: ``top_k`` is above 1 for a joint or marginal MAP by messages.
+            ValueError: ``top_k`` is above 1 for a joint or marginal MAP by message passing.
         """
         check_count("top_k", top_k)
         rules = self._rules(constraints)
@@ -292,7 +292,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
                 f"got {top_k} (decoder='exact' finds several, for at most {LIMITS.enumerable} labels)"
             )
         if rules is not None or top_k > 1:
-            # Several label sets are found as under rules, by fixing labels, also if there are no rules.
+            # Find several label sets by the search under rules, which fixes labels, even without any rules.
             rules = rules_over(self.label_names_) if rules is None else rules
             return decode_around(
                 self.with_rules(None), X, rules, self._known_codes(known), top_k, values=self.label_values
@@ -328,7 +328,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
 
     @property
     def _decodes_modes(self) -> bool:
-        """Return whether answers are the modes of the labels' marginals."""
+        """Return whether each label is decoded separately, by the larger marginal probability."""
         by_modes = self.inference_ is None or self.inference_.decodes_modes
         return by_modes and not self._decodes_exactly(self.model_.num_labels)
 
@@ -340,7 +340,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
     ) -> Marginals:
         """Return the marginals for :meth:`decode`; given that rules hold, if label sets can be enumerated."""
         is_ruled = rules is not None and len(rules.bounds) > 0
-        # The number of all labels decides, not of unknown labels, so answers do not depend on the batch.
+        # Decide by the number of all labels rather than unknown labels, so results do not depend on batches.
         if rules is not None and is_ruled and energy.num_visible <= LIMITS.enumerable:
             return marginals(energy, constraints=rules, known=known)
         found = self._distribution([energy]).marginals(known)
@@ -351,7 +351,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         if not self._decodes_modes:
             return super()._objective_of_held(X)
         energy, rules = self.energy(X), self._rules()
-        # Answers with a fixed label are compared by marginals that do not know the fixed label.
+        # Compare label vectors with a fixed label by marginals in which the label is not fixed.
         found = self._label_marginals(energy, rules)
 
         def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -375,7 +375,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         return num_labels <= most.get(self.objective_, LIMITS.hidden)
 
     def _approximate_loss(self, seed: int) -> Loss:
-        """Return the loss of an approximate objective, and set the inference for prediction."""
+        """Return the loss function of an approximate objective; set the inference used for predictions."""
         method = METHODS[self.objective_]
         self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
         by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(self.model_.num_labels)
@@ -410,7 +410,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
 
         start = parameters_to_vector(parameters).detach().double().cpu().numpy()
         limits = {"maxiter": self.max_iter}
-        # One BLAS thread is enough for SciPy's products of weights; torch keeps its threads.
+        # Use a single BLAS thread for SciPy's small products; torch keeps several threads.
         with single_threaded():
             found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=note, options=limits)
         set_weights(found.x)

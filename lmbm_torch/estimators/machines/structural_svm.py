@@ -59,41 +59,41 @@ from lmbm_torch.solvers.structural.label_vectors import (
 )
 from lmbm_torch.solvers.structural.smoothing import SmoothedState
 
-# Decoders that add rules as constraints to an optimisation problem.
+# Decoders that handle rules as linear constraints of an optimisation problem.
 WITH_ROWS = ("integer_program", "lp_relaxation")
-# Number of search nodes in training before the last passes: enough for good label sets, not for proofs.
+# Number of nodes of short searches in early training: enough for good label sets, too few for proofs.
 FEW_NODES = 300
-# ``known_share`` of the solver during these searches: large, because fast searches may be frequent.
+# The solver's ``known_share`` while searches are short: large, because short searches may be frequent.
 CLAIMED_SHARE = 0.6
-# Relative gap at which these searches give way to the first proofs. If most labellings cannot be proven, a
-# smaller gap costs twice the time for answers as good (scripts/bench/structural_labels.py).
+# Relative duality gap at which short searches are followed by longer searches with proofs. If most label sets
+# cannot be proven, a smaller gap doubles the time without gain (scripts/bench/structural_labels.py).
 CLAIMED_GAP = 0.01
-# Exact decoders. For these, smoothed hinges are used up to SUMMED labels, if columns have unlike units, or if
-# losses are steep and there are at least ROWS_A_COLUMN rows per column.
+# EXACT: exact decoders. For these decoders and up to SUMMED labels, smoothed hinges are used if feature
+# columns have unlike units, or if losses are steep and there are at least ROWS_A_COLUMN rows per column.
 EXACT, SUMMED, ROWS_A_COLUMN = ("auto", "exact", "viterbi"), 14, 15
 ITERATIONS_A_PASS = smoothing.ITERATIONS_AT_ONCE
-# If L-BFGS on smoothed hinges ends above the tolerance, Frank–Wolfe is tried for TRIED passes, or VISITS
-# visits of examples if that is more; it goes on if its gap is below NEARER times the gap of L-BFGS.
+# If L-BFGS on smoothed hinges ends above the tolerance, Frank–Wolfe is tried for TRIED passes, or for VISITS
+# steps if these are more, and continues if the gap is then below NEARER times the gap of L-BFGS.
 TRIED, VISITS, NEARER = 20, 30_000, 0.95
-# Up to PROVEN labels searches nearly always prove optimality. For more labels the gap is checked every
-# CERTIFYING passes, and training ends if it is above FALLEN times the last gap.
+# With up to PROVEN labels, searches nearly always prove optimality. With more labels the gap is checked every
+# CERTIFYING passes, and training ends if the gap is above FALLEN times the gap before.
 PROVEN, CERTIFYING, FALLEN = 20, 3, 0.95
-# If a smaller share of the answers is proven, only one more pass is made: the gap stays open.
+# If a smaller share of the label sets is proven, only one more pass is made, because the gap cannot close.
 MOSTLY_PROVEN = 0.5
-# Number of search nodes in a pass for all unproven examples together: some seconds.
+# Number of search nodes, for all unproven examples of a pass together, in a second search: some seconds.
 NODES_FOR_OPEN = 10**8
 
 
 @dataclass(eq=False)
 class _Searches:
-    """A decoder that searches again, with more nodes, where an answer is not proven.
+    """A decoder that searches again, with more nodes, if a label set is not proven best.
 
-    Unproven answers would keep the duality gap open. If most answers are unproven, the gap stays open with
-    more nodes, too, and there is no second search.
+    Unproven label sets would keep the duality gap open. If most label sets are unproven, there is no second
+    search, because the gap would stay open even with more nodes.
 
     Args:
-        rules: rules that answers obey; None without rules.
-        proven: the share of proven answers in the last call.
+        rules: rules that label sets obey; None without rules.
+        proven: the share of proven label sets in the last call.
     """
 
     rules: rules_of.Constraints | None
@@ -113,7 +113,7 @@ class _Searches:
 
 
 def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Decoding:
-    """Return label sets that a short search finds, marked as optimal although unproven: good for a start."""
+    """Decode by short searches, and mark the label sets as optimal without proof, for early training."""
     if rules is not None or (energy.num_labels > LIMITS.narrow and is_narrow(energy)):
         found = decode(energy, node_limit=FEW_NODES, constraints=rules)
     else:
@@ -122,22 +122,22 @@ def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Deco
 
 
 def _is_calibrated(estimator: StructuralSVMClassifier) -> bool:
-    """Raise AttributeError if ``calibrate`` is false, as in scikit-learn's classifiers."""
+    """Check that ``calibrate`` is set, and raise AttributeError otherwise, as scikit-learn does."""
     if not estimator.calibrate:
         raise AttributeError("StructuralSVMClassifier has probabilities only with calibrate=True")
     return True
 
 
 class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
-    """A Boltzmann machine trained by the structured hinge (Tsochantaridis et al. 2004), decoded by MAP.
+    """A structural SVM: a Boltzmann machine trained by the structured hinge (Tsochantaridis et al. 2004).
 
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] with pairwise
     scores; intercepts are regularised like other weights. The prediction is the label set with the largest
     score. This is the baseline of large_margin_boltzmann_machines_2009, section 7. The solver is
     block-coordinate Frank–Wolfe. For few labels, if columns have unlike units or C is large, L-BFGS on
-    smoothed hinges is tried first; if it ends above ``tol``, Frank–Wolfe is tried, too, and the better
-    solution is kept. With ``constraints`` both maxima are over the label sets that obey the rules; in
-    training, y_l belongs to these label sets even if it breaks a rule.
+    smoothed hinges is tried first; if L-BFGS ends above ``tol``, Frank–Wolfe is tried, too, and the better
+    solution is kept. With ``constraints``, training and prediction maximise over the label sets that obey the
+    rules; in training, the true labels y_l are included even if they break a rule.
 
     Args:
         C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
@@ -145,14 +145,14 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         graph: coupled pairs: ``"full"`` (all pairs), ``"chain"`` (neighbouring columns), or a list of pairs.
         decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
             ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, otherwise
-            :func:`lmbm_torch.inference.decode`, whose answers are proven unless a search over many labels
-            reaches the node limit (``duality_gap_`` allows for unproven answers). With ``"lp_relaxation"``,
+            :func:`lmbm_torch.inference.decode`, whose results are proven unless a search over many labels
+            reaches the node limit (``duality_gap_`` allows for unproven results). With ``"lp_relaxation"``,
             training solves a relaxed problem, to which ``duality_gap_`` refers, and predictions are rounded.
             Or a function, see :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
         loss: the loss Δ in training: ``"hamming"``; a cost for each label (labels,) in the Hamming loss;
             ``"zero_one"``; or ``"f1"``, 1 − F1 of the label set. F1 and slack rescaling enumerate the label
-            sets of up to 14 labels; the 0/1 loss takes any decoder that takes known labels. Losses other than
-            the Hamming loss, and slack rescaling, do not go with rules.
+            sets of up to 14 labels; the 0/1 loss needs a decoder that takes known labels. Rules need the
+            Hamming loss and margin rescaling.
         rescaling: ``"margin"``, as above; or ``"slack"``, Δ (1 + score(x_l, y) − score(x_l, y_l)).
         coupling_penalty: η, a factor on the squared couplings in ‖w‖².
         tol: relative duality gap at which training ends.
@@ -166,7 +166,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         device: device of predictions except searches, such as ``"cuda"``; training is on the CPU.
         verbose: 1 for a progress bar with the duality gap (needs rich); 0 for no bar.
         random_state: seed for the order in which the solver visits instances.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`). In
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`). In
             training, label sets that break rules do not compete with the true labels.
 
     Attributes:
@@ -241,24 +241,24 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
 
         Args:
             X: finite features.
-            y: labels in {0, 1}, or NaN for missing labels, which cost nothing; the machine's own predictions
-                take the place, see :mod:`~lmbm_torch.estimators.common.decoders.completion`. The decoder
-                must take known labels then. Or one class per instance.
+            y: labels in {0, 1}, or NaN for missing labels, which cost nothing and are replaced by the
+                machine's predictions (:mod:`~lmbm_torch.estimators.common.decoders.completion`); the decoder
+                must then take known labels. Or a class for each instance.
             sample_weight: (instances,), factors on C.
 
         Raises:
-            ValueError: a parameter or input is invalid, or a decoder returns an invalid answer.
+            ValueError: a parameter or input is invalid, or a decoder returns an invalid result.
             TypeError: the decoder is neither a name nor a function, or does not return a Decoding.
         """
         return self._fit_along(Path(), X, y, sample_weight)
 
     def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit from the last solution of a path, which had the same instances and a smaller C."""
+        """Fit with a larger C than the last fit on the path, starting from the last solution."""
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         if self.binarizer_ is None:
             losses, costs = weight, observed_weights(self._label_weights(labels, None), labels)
         else:
-            # With classes, weights scale the whole loss of an instance, not the costs of its labels.
+            # With classes, class weights scale the loss of an instance rather than the costs of labels.
             losses, costs = self._class_weights(labels, weight), None
         if np.isnan(labels).any():
             self._check_known("y", "no missing labels", labels.shape[1])
@@ -268,7 +268,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         return self
 
     def _task_loss(self, shape: tuple[int, ...], costs: np.ndarray | None) -> tuple[str, np.ndarray | None]:
-        """Return the name of the loss and the costs of wrong labels, (instances, labels)."""
+        """Return the name of the loss, and the cost of each wrong label, (instances, labels), or None."""
         name = self.loss if isinstance(self.loss, str) else "hamming"
         if not isinstance(self.loss, str):
             given = np.asarray(self.loss, np.float64)
@@ -295,7 +295,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         path: Path,
         labels: np.ndarray,
     ) -> None:
-        """Train on labels without missing values."""
+        """Train on complete labels, and set the fitted attributes."""
         num_labels = labels.shape[1]
         pairs: Any = self.graph
         if isinstance(pairs, str):
@@ -339,7 +339,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
             self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
 
     def _learn_by_sums(self, dual: DualProblem, path: Path) -> SmoothedState | FrankWolfeState:
-        """Train by L-BFGS on smoothed hinges, if need be also by Frank–Wolfe; return the better state."""
+        """Train by L-BFGS on smoothed hinges; if the gap stays above ``tol``, try Frank–Wolfe, too."""
         summed, start = summed_problem(dual), None
         if isinstance(path.state, SmoothedState):
             start = smoothing.resumed(summed.problem, path.state)
@@ -405,7 +405,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         return self._answer(energy, known)
 
     def _answer(self, energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
-        """Return the best label sets, by the decoder, that agree with known labels."""
+        """Decode by ``decoder``, without rules, given the known labels."""
         decoder = self._decoder(energy.num_labels)
         if known is None:
             return decode_with(decoder, energy)
@@ -413,7 +413,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         return decode_with(decoder, energy, known=known)
 
     def _oracle(self, num_labels: int) -> Decoder:
-        """Return the decoder for training, over label sets that obey the rules."""
+        """Return the decoder for training, which only returns label sets that obey the rules."""
         rules = self._rules()
         if self._searches_under_rules:
             return _Searches(rules)
@@ -426,7 +426,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         return partial(constrained.decode, constraints=rules, routine=self._answer)
 
     def _check_known(self, name: str, expected: str, num_labels: int) -> None:
-        """Raise ValueError unless the decoder takes known labels."""
+        """Check that the decoder takes known labels, and raise ValueError otherwise."""
         decoder = self._decoder(num_labels)
         if "known" not in inspect.signature(decoder).parameters:
             raise ValueError(
@@ -438,7 +438,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
     predict_proba: Any = available_if(_is_calibrated)(DecodingClassifier.predict_proba)
 
     def _claimed_solution(self, dual: DualProblem, start: Any, tol: float) -> Any:
-        """Return a start from short searches, to a gap of ``tol``; longer searches prove later."""
+        """Train with short, unproven searches to a gap of ``tol``; then compute the state with proofs."""
         oracle = replace(dual.problem.oracle, decoder=partial(_claimed, rules=self._rules()))
         easier = replace(dual, problem=replace(dual.problem, oracle=oracle))
         left = max(self.max_iter - (0 if start is None else start.num_iters), 1)

@@ -34,33 +34,33 @@ from lmbm_torch.protocol import Capabilities
 
 
 def _in_random_order(network: LMSBNClassifier, seed: int) -> LMSBNClassifier:
-    """Return a copy with a random order; the copy keeps the results of the validation."""
+    """Return a copy of the network with a random order of labels; the copy keeps what validation found."""
     other = copy(network)
     other.random_state, other.ordering = seed, "random"
     return other
 
 
 class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
-    """An ensemble of large-margin sigmoid belief networks, decoded to the least mean hinge loss.
+    """An ensemble of large-margin sigmoid belief networks with different orders of the labels.
 
-    The order of labels matters to a belief network, and no order is best for every instance: networks with
-    different orders err on different instances.
+    Predicted is the label set with the least mean hinge loss over the networks. A belief network depends on
+    the order of its labels, and networks with different orders err on different instances.
 
     Args:
-        base: the belief network of all members; ``ordering`` counts for the first member only, ``decoder``,
-            ``cutoff`` and ``node_limit`` are not used. Default: ``LMSBNClassifier()``.
+        base: belief network with the parameters of all members, by default ``LMSBNClassifier()``. Only the
+            first member uses ``ordering``; ``decoder``, ``cutoff`` and ``node_limit`` are not used.
         num_members: number of belief networks.
-        orders: ``"random"``, independent random orders; ``"halves"``, orders with shared halves
-            (:func:`~lmbm_torch.estimators.networks.orderings.random_halves`); or ``"auto"``, ``"halves"``
-            with a kernel, where a label is solved once for all members with the same parents of the label.
-        max_candidates: number of each member's best label sets before a search ends without proof.
-        node_limit: number of search nodes of a member before the search ends without proof; None for no
-            limit. ``predict`` warns of searches without proof.
-        decoder: optimised measure of :meth:`predict`, see :class:`LMSBNClassifier`.
+        orders: ``"random"`` for independent random orders, or ``"halves"`` for random orders in which members
+            share sets of parents (:func:`~lmbm_torch.estimators.networks.orderings.random_halves`) and train
+            a label only once for the same parents. ``"auto"`` means ``"halves"`` if there is a kernel.
+        max_candidates: largest number of label sets that the search takes from each member.
+        node_limit: largest number of search nodes of a member; None for no limit. ``predict`` warns if a
+            limit ends a search, so the label set is not proven best.
+        decoder: the metric that :meth:`predict` optimises, see :class:`LMSBNClassifier`.
         verbose: 1 for a progress bar of the members (needs rich), 0 for none.
         random_state: seed of the orders and of the members.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), added to
-            the rules of ``base``.
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`),
+            added to the rules of ``base``.
 
     Attributes:
         members_: the fitted belief networks.
@@ -116,7 +116,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         known, gap = None, 0.0
         orders = self._random_orders(data[1].shape[1], networks[1:])
         paths = [Path(), *(Path(ordering=order) for order in orders)]
-        # One BLAS thread for all fits, set once.
+        # Set a single BLAS thread here, once for all fits.
         with bar(type(self).__name__, self.verbose) as tell, single_threaded():
             for done, (network, path) in enumerate(zip(networks, paths, strict=True), 1):
                 path.known = known
@@ -130,7 +130,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         return self
 
     def _random_orders(self, num_labels: int, networks: Sequence[LMSBNClassifier]) -> list[np.ndarray]:
-        """Return the orders of the members after the first; shared halves are set as their ``ordering``."""
+        """Draw the orders of all members but the first; with ``"halves"`` also set each ``ordering``."""
         is_linear = all(each.kernel == "linear" for each in networks)
         if not networks or self.orders == "random" or (self.orders == "auto" and is_linear):
             return [orderings.random(num_labels, each._seed()) for each in networks]
@@ -143,7 +143,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """Return the ``top_k`` label sets of least mean hinge loss, at most ``max_candidates``.
+        """Return the ``top_k`` (at most ``max_candidates``) label sets with the least mean hinge loss.
 
         See :meth:`DecodingClassifier.decode` for the arguments.
         """
@@ -169,24 +169,24 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         raise ValueError("energy: expected a single network, got an ensemble of several; see energies")
 
     def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
-        """Return each member's energy with the member's calibration."""
+        """Calibrate the energy of each member by the member's own calibration."""
         pairs = zip(self.members_, energies, strict=True)
         return [each for member, energy in pairs for each in member.calibrated([energy])]
 
     @property
     def capabilities(self) -> Capabilities:
-        # Under rules the search is repeated with held labels.
+        # The search takes no rules: under rules, decoding is repeated with some labels held fixed.
         found = network_capabilities(self.decoder, self._margin, self._limits)
         return replace(found, searches_under_rules=False)
 
     @property
     def device(self) -> Any:
-        """Return the device of the members."""
+        """Return the device on which the members predict."""
         return self.members_[0].device
 
     @property
     def _margin(self) -> float:
-        """Return γ of decoding."""
+        """Return the margin γ of the hinge losses in decoding."""
         members = getattr(self, "members_", [unfitted_network(self.base)])
         return members[0]._hinge_margin
 
@@ -195,5 +195,5 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def _limits(self) -> dict[str, Any]:
-        """Return the limits of a search, by their names in :func:`mixture.decode`."""
+        """Return the search limits as keyword arguments of :func:`mixture.decode`."""
         return {"node_limit": self.node_limit, "max_candidates": self.max_candidates}

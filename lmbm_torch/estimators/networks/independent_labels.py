@@ -1,4 +1,4 @@
-"""Multi-label classification by log-odds of independent labels, such as those of a classifier for each."""
+"""Multi-label classifiers with independent labels, such as a separate classifier for each label."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 
 
-# Members of classifiers with a method ``_log_odds``, log P(y_i = 1 | x) − log P(y_i = 0 | x) as float64,
-# (instances, labels). Functions rather than a base class: estimators stand on few classes.
+# The functions up to the next class become methods of classifiers with a method ``_log_odds``, which returns
+# log P(y_i = 1 | x) − log P(y_i = 0 | x), (instances, labels), as float64.
 @property
 def capabilities(self: Any) -> Capabilities:
-    """Return the capabilities of classifiers whose ``predict`` and ``decode`` return the likeliest labels."""
+    """Return the capabilities of a classifier that predicts and decodes the most probable labels."""
     return Capabilities(
         objective="exact_match",
         minimises=False,
@@ -38,7 +38,7 @@ def capabilities(self: Any) -> Capabilities:
 
 
 def predict_decoding(self: Any, X: Rows, known: ArrayLike | None = None) -> Decoding:
-    """Return the labels of ``predict``, with their probability."""
+    """Return the labels of ``predict`` together with their joint probability."""
     return self._decode_expected("exact_match", X, known)
 
 
@@ -49,12 +49,12 @@ def decode_energy(
     top_k: int = 1,
     rules: rules_of.Constraints | None = None,
 ) -> Decoding:
-    """Return the most probable labels of independent labels."""
+    """Return the ``top_k`` most probable label sets of an energy with independent labels."""
     return inference.decode(energy, known=known, top_k=top_k, constraints=rules)
 
 
 def energy_of_log_odds(self: Any, X: Features) -> DirectedEnergy:
-    """Return the energy of independent labels; a field is half the log-odds."""
+    """Convert the log-odds of independent labels to an energy, whose fields are half the log-odds."""
     check_is_fitted(self)
     odds = self._log_odds(X)
     size = odds.shape[1]
@@ -66,7 +66,7 @@ def energy_of_log_odds(self: Any, X: Features) -> DirectedEnergy:
 
 
 def code_losses(self: Any, X: Any, codes: Tensor) -> Tensor:
-    """Return the negative log-probabilities of codes of labels."""
+    """Return the negative log-probabilities of label sets, given as ``codes`` (label values 0 and 1)."""
     return -self._distribution(self.energies(X)).log_weights(codes)
 
 
@@ -78,13 +78,13 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
     (instances + 2).
 
     Args:
-        estimator: a classifier with ``predict_log_proba``; files hold classifiers of lmbm_torch only.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
-            ignores them.
+        estimator: a classifier with ``predict_log_proba``. Only classifiers of lmbm_torch can be saved.
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`);
+            training ignores rules.
 
     Attributes:
-        classifiers_: (labels,), the fitted classifiers, None for labels with a single value.
-        log_odds_: (labels,), of the labels without a classifier; otherwise 0.
+        classifiers_: (labels,), the fitted classifiers; None for labels with a single value in training.
+        log_odds_: (labels,), the log-odds of labels without a classifier; 0 for labels with a classifier.
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
 
     Examples:
@@ -100,7 +100,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
         "constraints": RULES,
     }
 
-    # Device of the probabilities; no samples are drawn.
+    # Probabilities are computed on the CPU.
     device = "cpu"
     random_state = 0
     capabilities = capabilities
@@ -116,12 +116,12 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
         """Train on features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
-            y: {0, 1} and NaN (missing: the label's classifier ignores the instance); or one class per
-                instance.
-            sample_weight: (instances,), for the classifiers.
+            y: labels in {0, 1} and NaN (missing: the label's classifier ignores the instance), or a class for
+                each instance.
+            sample_weight: (instances,), passed to each classifier's ``fit``.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message.
+            ValueError: a parameter or input is invalid; the message names it.
         """
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         self.classifiers_: list[Any] = []

@@ -1,8 +1,8 @@
-"""Training of kernel networks in blocks of labels over any joblib backend, bit for bit as in one process.
+"""Parallel training of kernel networks by joblib, with exactly the same result as in one process.
 
 Kernel values are computed in the main process and sent in single precision, the precision of the solver's
-steps. Workers make the first steps of all labels, nearly all of the work. The main process computes the
-double-precision products of the certificate, whose rounding depends on the number of labels.
+steps. Each worker makes the first steps for a block of labels, nearly all of the work. The main process
+checks the duality gap by products in double precision, whose rounding depends on the number of labels.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from lmbm_torch.solvers.networks.problems import unsolved
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """A Gram matrix for other processes: processes of a computer share NumPy arrays, but no tensors.
+    """A Gram matrix as a NumPy array, because joblib shares NumPy arrays between processes, but no tensors.
 
     Args:
-        matrix: (instances, instances).
+        matrix: (instances, instances), the kernel values.
     """
 
     matrix: np.ndarray
@@ -38,12 +38,12 @@ class _Values:
         return len(self.matrix)
 
     def rows(self, index: Tensor | slice) -> Tensor:
-        """Return rows, see :class:`~lmbm_torch.solvers.gram.Gram`."""
-        # Copied, because torch warns of read-only memory such as shared memory.
+        """Return the kernel values of some rows, as :class:`~lmbm_torch.solvers.gram.Gram` does."""
+        # Copy the values, because torch warns of read-only memory such as shared memory.
         return torch.from_numpy(np.array(self.matrix[index if isinstance(index, slice) else index.numpy()]))
 
     def between(self, rows: Tensor | slice, columns: Tensor | slice) -> Tensor:
-        """Return values of rows and columns, see :class:`~lmbm_torch.solvers.gram.Gram`."""
+        """Return the kernel values of some rows and columns, as :class:`~lmbm_torch.solvers.gram.Gram`."""
         values = self.matrix[rows if isinstance(rows, slice) else rows.numpy()]
         return torch.from_numpy(
             np.array(values[:, columns if isinstance(columns, slice) else columns.numpy()])
@@ -51,17 +51,17 @@ class _Values:
 
 
 class _Start(NamedTuple):
-    """The problems and the first state of a worker."""
+    """The training problems and the solver's state that a worker starts from."""
 
     problems: KernelLabelProblems
     state: KernelState
 
 
 def can_spread(problems: Any) -> bool:
-    """Return whether the labels are kernel problems with independent solutions.
+    """Return whether the labels of kernel problems can be trained in different processes.
 
-    Kernel values in parts are read for several labels at once, and cliques of three or more labels keep the
-    rounding of earlier labels.
+    They cannot if kernel values do not fit into memory, because parts are then read for several labels at
+    once, nor with cliques of three or more labels, whose rounding depends on earlier labels.
     """
     is_kernel = isinstance(problems, KernelLabelProblems)
     return is_kernel and not problems.cliques and kernel_dual_coordinate.fits(problems)
@@ -70,7 +70,7 @@ def can_spread(problems: Any) -> bool:
 def held_out(
     problems: KernelLabelProblems, folds: Sequence[np.ndarray], *, tol: float, seed: int
 ) -> np.ndarray:
-    """Return :func:`kernel_dual_coordinate.held_out` of all labels, by workers if there are several."""
+    """Compute :func:`kernel_dual_coordinate.held_out` for all labels, in parallel if possible."""
     settings: Any = {"folds": folds, "tol": tol, "seed": seed}
     if workers() == 1 or problems.num_labels == 1 or not can_spread(problems):
         return kernel_dual_coordinate.held_out(problems, **settings)
@@ -81,7 +81,7 @@ def held_out(
 def stage_solved(
     problems: KernelLabelProblems, state: KernelState, *, tol: float, max_iter: int, seed: int
 ) -> KernelState:
-    """Return the state after all updates of the current stage, as by :func:`solvers.base.run`."""
+    """Train the stage's labels in parallel, and return the same state as :func:`solvers.base.run`."""
     assert state.stage is not None
     end, limits = state.num_iters + max_iter, {"tol": tol, "seed": seed}
     labels = np.array(state.stage)[unsolved(state, state.stage, tol)]
@@ -98,7 +98,7 @@ def stage_solved(
 
 
 def _sent(problems: KernelLabelProblems) -> KernelLabelProblems:
-    """Return the same problems with kernel values in memory."""
+    """Return a copy of the problems that can be sent to workers, with all kernel values in an array."""
     return replace(problems, gram=_Values(kernel_dual_coordinate.matrix(problems)))
 
 

@@ -1,14 +1,14 @@
 """Training of sigmoid belief networks, linear or with a kernel.
 
-Labels are trained in blocks over any joblib backend. They are independent unless a label has missing values,
-imputed before the labels behind it are trained. Such labels end a stage, and each stage has blocks of its
-own.
+Blocks of labels are trained in parallel by joblib's workers. Labels can be trained independently, unless a
+label has missing values: these are predicted before later labels, for which the label is a parent, are
+trained. Therefore training has stages, each of which ends with a label with missing values.
 
-Parents are all earlier labels, or few, chosen by the gradient of the dual. Cross-validation chooses the
-largest number of parents: some labels along the order are trained without each fold, once for each number,
-and the number of least held-out loss is taken, the smaller of equal ones. Parents have their true values, as
-in training. Each number starts from the duals of the number before, and labels are trained to a relative gap
-of 0.01: the choice costs about a tenth of a fit of a thousand labels.
+The parents of a label are all earlier labels, or a few of them, chosen by the gradient of the dual.
+Cross-validation chooses the largest number of parents: for each number in ``COUNTS``, a sample of the labels
+is trained without each fold, and the number with the least held-out loss is taken (the smaller one of equally
+good numbers). Training for a number starts from the duals for the number before, and ends at a relative
+duality gap of 0.01; for a thousand labels the choice costs about a tenth of the whole fit.
 
 On a stream of instances belief networks are trained by Pegasos.
 """
@@ -48,23 +48,23 @@ from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems, NetworkState, feature_rows, unsolved
 
 COUNTS = (5, 10, 20, 40, 80)
-# Labels trained in the choice, evenly spaced along the order if there are more.
+# Number of labels on which the number of parents is chosen; these are evenly spaced along the order.
 SAMPLED = 32
 FOLDS = 3
 
 
 @dataclass(frozen=True)
 class _Block(NetworkState):
-    """The state of a stage with some labels to solve.
+    """The solver's state in a process that only trains some of a stage's labels.
 
     Args:
-        positions: of the labels to solve.
+        positions: positions, in the order of labels, of the labels to train.
     """
 
     positions: Sequence[int] = ()
 
     def solved(self, tol: float) -> bool:
-        """Return whether every label of the block has a relative gap of at most ``tol``."""
+        """Return whether all labels of the block have a relative duality gap of at most ``tol``."""
         return not unsolved(self, np.array(self.positions), tol).any()
 
 
@@ -72,16 +72,16 @@ def _limits(state: _Block, tol: float, left: int, watched: bool) -> dict[str, An
     return dual_coordinate.limits(state, tol, left, watched) | {"positions": state.positions}
 
 
-# No next stage: imputed labels are sent to the workers again.
+# The solver in workers: it ends after one stage, because workers are sent the predicted missing labels anew.
 BLOCKS: Any = SimpleNamespace(init=dual_coordinate.init, update=dual_coordinate.update, limits=_limits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """Problems of all labels, their state, and the arguments of ``update``.
+    """The data that a worker needs for a stage: problems and state of all labels, and solver settings.
 
     Args:
-        problems: without features, which are the same in all stages.
+        problems: the problems without features, which the workers keep from stage to stage.
     """
 
     problems: LabelProblems
@@ -92,12 +92,12 @@ class _Work:
 
 
 class _Solved(NamedTuple):
-    """The solution of some labels.
+    """The solution for a block of labels.
 
     Args:
-        dual_coef: (labels, instances).
-        weights: (columns, labels).
-        num_iters: rounds, including earlier stages.
+        dual_coef: (labels, instances), the dual variables.
+        weights: (columns, labels), the weights of features, parents and intercept.
+        num_iters: number of rounds of the solver, including earlier stages.
     """
 
     dual_coef: np.ndarray
@@ -106,7 +106,7 @@ class _Solved(NamedTuple):
 
 
 def can_spread(dual: DualProblem) -> bool:
-    """Return whether several labels are independent of each other."""
+    """Return whether the solver can train at least two labels in parallel."""
     problems = dual.problem
     is_linear = dual.solver is dual_coordinate and isinstance(problems, LabelProblems)
     can = is_linear or kernel_blocks.can_spread(problems)
@@ -116,12 +116,12 @@ def can_spread(dual: DualProblem) -> bool:
 def fit_blocks(
     dual: DualProblem, *, tol: float, max_iter: int, start: NetworkState | None, kept: Kept | None
 ) -> NetworkState:
-    """Return the result of :func:`~lmbm_torch.fitting.dual.fit_dual`, to the last bit, computed by workers.
+    """Train in parallel; the result is exactly that of :func:`~lmbm_torch.fitting.dual.fit_dual`.
 
-    Imputed labels are sent again for each stage of several labels; features stay with the workers.
+    For each stage, workers are sent the labels with predicted missing values; features are sent only once.
 
     Args:
-        kept: the features, if workers keep them already.
+        kept: handle of the features, if the workers already hold them.
     """
     problems: Any = dual.problem
     solver: Any = dual.solver
@@ -141,11 +141,11 @@ def fit_blocks(
 
 
 def _stage_solved(work: _Work, kept: Kept) -> Iterator[tuple[np.ndarray, _Solved]]:
-    """Return the solutions of the state's stage, block by block."""
+    """Train the labels of the current stage in parallel; return pairs of label indices and solution."""
     stage = work.state.stage
     assert stage is not None
     blocks = np.array_split(np.array(stage), min(workers(), len(stage)))
-    # A single label is solved here.
+    # Train a single block in this process, because sending it to a worker would not save time.
     if len(blocks) == 1:
         return zip(blocks, [_solved(work.problems, work, blocks[0])], strict=True)
     sent = replace(work, problems=replace(work.problems, features=work.problems.features[:0]))
@@ -153,7 +153,7 @@ def _stage_solved(work: _Work, kept: Kept) -> Iterator[tuple[np.ndarray, _Solved
 
 
 def _with(state: NetworkState, found: Iterable[tuple[np.ndarray, _Solved]]) -> NetworkState:
-    """Return the state with the solutions of some labels, not certified yet."""
+    """Write the solutions of some labels into a copy of the state; duality gaps are computed later."""
     duals, weights, rounds = state.dual_coef.copy(), state.weights.copy(), state.num_iters
     for labels, part in found:
         duals[labels], weights[:, labels] = part.dual_coef, part.weights
@@ -162,7 +162,7 @@ def _with(state: NetworkState, found: Iterable[tuple[np.ndarray, _Solved]]) -> N
 
 
 def _solve(work: _Work, labels: np.ndarray, features: Features) -> _Solved:
-    """Return the solution of some labels, computed by a worker."""
+    """Train some labels in a worker, with the features that the worker holds."""
     return _solved(_writable(replace(work.problems, features=features)), work, labels)
 
 
@@ -174,7 +174,7 @@ def _solved(problems: LabelProblems, work: _Work, labels: np.ndarray) -> _Solved
 
 
 def _writable(problems: LabelProblems) -> LabelProblems:
-    """Return the problems with copies of read-only memory, for which kernels would be compiled again."""
+    """Copy the problems' arrays: for read-only (shared) memory, compiled code would be compiled again."""
     values = {part.name: getattr(problems, part.name) for part in fields(problems)}
     arrays = {name: np.array(value) for name, value in values.items() if isinstance(value, np.ndarray)}
     return replace(problems, **({"features": problems.features.copy()} | arrays))
@@ -186,14 +186,14 @@ class NetworkSettings:
 
     Args:
         C: weight of the losses.
-        margin: γ.
+        margin: the margin γ of the hinge losses.
         degree: size of the largest cliques of labels.
         solver: a key of :data:`~lmbm_torch.fitting.dual.NETWORK_SOLVERS`.
         ordering: see :func:`~lmbm_torch.estimators.networks.orderings.chosen`.
-        parents: (labels, labels), of a given graph; None for all earlier labels.
-        tol, max_iter: relative duality gap, and passes, at which training ends.
-        draw_seed: draws a seed from the estimator's random state.
-        is_seeded: whether the random state was given; otherwise choices are the same in every fit.
+        parents: (labels, labels), True for each label's parents in a given graph; None for no given graph.
+        tol, max_iter: relative duality gap, and number of passes, at which training ends.
+        draw_seed: function that draws a seed from the estimator's random state.
+        is_seeded: whether the random state was given; otherwise random choices are the same in every fit.
         name, verbose: of the progress bar, see :func:`~lmbm_torch.estimators.common.calls.bar`.
     """
 
@@ -212,19 +212,19 @@ class NetworkSettings:
 
 
 class Trained(NamedTuple):
-    """A trained belief network of features in the units of training.
+    """A trained belief network, whose features are scaled as in training.
 
     Args:
-        model: the weights; with a kernel the weights of the expansions.
-        ordering: (labels,).
-        parents: (labels, labels), row i the weights of the parents of label i.
+        model: the network; with a kernel its features are kernel expansions, one for each label.
+        ordering: (labels,), the label at each position of the order.
+        parents: (labels, labels), the weights of label i's parents in row i.
         objective: the value of the training objective.
         gap: the relative duality gap of all labels together.
         num_iters: passes of the solver.
         mean_loss: the mean hinge loss of the training instances, with missing labels completed.
         max_parents: the largest number of parents; None if all earlier labels are parents.
-        dual_coef: (labels, instances), with a kernel.
-        shared: results for the next network with the same kernel and instances.
+        dual_coef: (labels, instances), coefficients of the kernel values; None for linear networks.
+        shared: results that the next network with the same kernel and instances can reuse.
     """
 
     model: SigmoidBeliefNetwork
@@ -247,17 +247,17 @@ def train_linear(
     label_weight: np.ndarray | None,
     path: Path,
 ) -> Trained:
-    """Train a linear belief network whose labels have all labels before them as parents.
+    """Train a linear belief network in which all earlier labels, or those of a given graph, are parents.
 
     Args:
-        X: (instances, features), in the units of training.
+        X: (instances, features), scaled for training.
         labels: (instances, labels) in {0, 1}, NaN where missing.
-        sample_weight: (instances,), of the ordering.
-        label_weight: (instances,) or (instances, labels), of the losses.
-        path: a source of the ordering and of the first duals; the solution is added.
+        sample_weight: (instances,), weights of the instances in the choice of the order.
+        label_weight: (instances,) or (instances, labels), weights of the losses.
+        path: holds the order and the duals of an earlier fit to start from; the new ones are stored there.
     """
     seed = settings.draw_seed()
-    # In the solvers' layout, here and in the workers' memory.
+    # Convert the features to the memory layout of the solvers once, before workers get a copy.
     rows: Any = feature_rows(X)
     kept = keep(rows)
     order = _ordering(settings, path, rows, labels, seed=seed, sample_weight=sample_weight, kept=kept)
@@ -284,12 +284,12 @@ def train_kernel(
     path: Path,
     parent_scale: float,
 ) -> Trained:
-    """Train a belief network with a kernel whose labels have all labels before them as parents.
+    """Train a kernel belief network in which all earlier labels, or those of a given graph, are parents.
 
     Args:
-        known: the kernel, and the results of earlier networks with the kernel and these instances.
+        known: the kernel, and results of earlier networks with the same kernel and instances.
         labels, sample_weight, label_weight, path: see :func:`train_linear`.
-        parent_scale: weight of the parents, see
+        parent_scale: weight of the parents in the joint kernel, see
             :class:`~lmbm_torch.solvers.networks.kernel_problems.KernelLabelProblems`.
     """
     seed = settings.draw_seed()
@@ -298,7 +298,7 @@ def train_kernel(
         model, problems = known.template.in_order(order)
         dual = kernel_problem(model, problems, seed)
     else:
-        # The features of the network are the kernel expansions, one for each label.
+        # The network's features are the labels' kernel expansions, so there are as many features as labels.
         size = labels.shape[1]
         with torch.device("cpu"):
             model = SigmoidBeliefNetwork(size, size, order.tolist(), settings.degree).double()
@@ -315,11 +315,11 @@ def train_kernel(
 
 
 def solved(settings: NetworkSettings, dual: DualProblem, *, start: Any, kept: Kept | None = None) -> Any:
-    """Return the solver's last state, found by joblib's workers if there are several, and set the model.
+    """Run the solver, in parallel if possible, set the weights of the model, and return the last state.
 
     Args:
-        start: the first state; None for duals of zero.
-        kept: the features, if workers keep them already.
+        start: state to start from; None to start from duals of 0.
+        kept: handle of the features, if the workers already hold them.
     """
     limits: dict[str, Any] = {"tol": settings.tol, "max_iter": settings.max_iter, "start": start}
     with progress(settings.name, settings.verbose, settings.tol) as tell:
@@ -337,10 +337,10 @@ def _ordering(
     seed: int,
     **options: Any,
 ) -> np.ndarray:
-    """Return the label at each position, (labels,), from the path or by the setting."""
+    """Return the order of labels, (labels,): the order of an earlier fit in ``path``, or a new one."""
     if path.ordering is not None:
         return path.ordering
-    # The default order is the same in every unseeded fit.
+    # Without a given random state, use a fixed seed for the default order, so each fit has the same order.
     is_free = not settings.is_seeded and isinstance(settings.ordering, str)
     folds = 0 if is_free and settings.ordering in ("auto", recipe.ORDERING) else seed
     common: Any = {"C": settings.C, "draw_seed": lambda: folds, **options}
@@ -348,35 +348,35 @@ def _ordering(
 
 
 def _trained(model: SigmoidBeliefNetwork, dual: DualProblem, state: Any, losses: np.ndarray) -> Trained:
-    """Return the belief network of a solver's last state and losses (instances, labels)."""
+    """Collect the results of training from the solver's last state and losses (instances, labels)."""
     parents = dual.problem.network(state.weights).parents
-    # The labels have separate objectives.
+    # Each label has a separate objective: the network's objective is the sum.
     objective, mean_loss = float(np.sum(state.primal)), float(losses.sum(1).mean())
     return Trained(model, dual.problem.ordering, parents, objective, state.gap, state.num_iters, mean_loss)
 
 
 class Solved(NamedTuple):
-    """A solved kernel network."""
+    """A trained kernel network, with its training problems and the solver's last state."""
 
     model: SigmoidBeliefNetwork
     problems: KernelLabelProblems
     state: KernelState
 
     def in_order(self, ordering: np.ndarray) -> tuple[SigmoidBeliefNetwork, KernelLabelProblems]:
-        """Return model and problems of a network with another order (labels,)."""
+        """Return the model and the training problems for a new order of the labels, (labels,)."""
         return self.model.in_order(ordering), self.problems.in_order(ordering)
 
 
 @dataclass(frozen=True, eq=False)
 class SharedKernel:
-    """The shared data of networks with the same kernel and instances.
+    """The data that networks with the same kernel and instances share.
 
     Args:
-        kernel: resolved for these instances.
-        gram: values of all pairs of instances.
-        solutions: starts of further networks.
-        last: the network solved last.
-        template: a network without cliques, from which further networks differ by their order.
+        kernel: the kernel, with parameters such as gamma computed from these instances.
+        gram: kernel values of all pairs of instances.
+        solutions: solutions of earlier networks, from which further networks start.
+        last: the network trained last.
+        template: a network from which further networks differ only by the order of labels; no cliques.
     """
 
     kernel: Kernel
@@ -386,13 +386,13 @@ class SharedKernel:
     template: Solved | None = None
 
     def after(self, solved: Solved) -> SharedKernel:
-        """Return the data with the solution of a network, which replaces a solution with the same parents."""
+        """Add a network's solution, in place of an earlier one with the same parents; return the new data."""
         new = kernel_dual_coordinate.solution(solved.problems, solved.state)
         others = [one for one in self.solutions if one.parents.tobytes() != new.parents.tobytes()]
         return replace(self, solutions=(*others, new), last=solved)
 
     def as_template(self) -> SharedKernel:
-        """Return the data for networks that differ from the last network by the order alone."""
+        """Return the data for networks that differ from the last network only by the order of labels."""
         last = self.last
         return self if last is None or last.problems.cliques else replace(self, template=last)
 
@@ -406,15 +406,15 @@ def train_few_parents(
     path: Path,
     max_parents: int | str | None,
 ) -> Trained:
-    """Train a linear belief network whose labels have at most ``max_parents`` parents, see this module.
+    """Train a linear belief network whose labels have at most ``max_parents`` parents.
 
     Args:
-        X: (instances, features), in the units of training.
+        X: (instances, features), scaled for training.
         labels: (instances, labels) in {0, 1}, dense or sparse.
-        sample_weight: (instances,), of the ordering.
-        label_weight: (instances,) or (instances, labels), of the losses.
-        path: a source of the ordering.
-        max_parents: a count, or a name for a choice by cross-validation.
+        sample_weight: (instances,), weights of the instances in the choice of the order.
+        label_weight: (instances,) or (instances, labels), weights of the losses.
+        path: holds the order of an earlier fit, if any; the new order is stored there.
+        max_parents: largest number of parents, or ``"auto"`` to choose the number by cross-validation.
     """
     order = path.ordering
     if order is None:
@@ -455,7 +455,7 @@ def train_few_parents(
 
 
 def _solve_blocks(settings: NetworkSettings, problems: ManyLabels, kept: Kept, max_parents: int) -> list[Any]:
-    """Train blocks of labels by the workers of joblib's active backend."""
+    """Train blocks of labels in parallel, by the workers of joblib's active backend."""
     limits = {"tol": settings.tol, "max_iter": settings.max_iter, "seed": settings.draw_seed()}
     solve = partial(solve_block, max_parents=max_parents, **limits)
     solved, count = [], problems.labels.shape[1]
@@ -469,17 +469,17 @@ def _solve_blocks(settings: NetworkSettings, problems: ManyLabels, kept: Kept, m
 
 
 def chosen_count(problems: ManyLabels, *, max_iter: int, seed: int, kept: Kept | None = None) -> int:
-    """Return the number of parents in ``COUNTS`` of least loss on held-out instances.
+    """Return the number of parents in ``COUNTS`` with the least loss on held-out instances.
 
     Args:
-        max_iter: rounds of the solver.
-        seed: of the folds and of the solver's order of visits.
-        kept: the problems, if workers keep them already.
+        max_iter: largest number of rounds of the solver.
+        seed: seed of the folds, and of the order in which the solver visits instances.
+        kept: handle of the problems, if the workers already hold them.
     """
     instances, count = problems.labels.shape
     if instances < FOLDS:
         return COUNTS[0]
-    # The first label has no parents.
+    # Sample labels from position 1 on, because the label at position 0 has no parents.
     labels = np.unique(np.linspace(1, count - 1, min(SAMPLED, count - 1)).round().astype(int)).tolist()
     settings = {"labels": labels, "counts": COUNTS, "max_iter": max_iter, "seed": seed}
     folds = KFold(FOLDS, shuffle=True, random_state=seed).split(np.empty(instances))
@@ -489,14 +489,14 @@ def chosen_count(problems: ManyLabels, *, max_iter: int, seed: int, kept: Kept |
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTrainer:
-    """A trainer of belief networks with one step for each instance, in epochs with losses of weight C.
+    """A trainer of belief networks on a stream of instances, by a step of Pegasos for each instance.
 
     Args:
-        ordering: (labels,).
-        epoch_size: instances of an epoch.
-        seed: of the order of instances in each call.
+        ordering: (labels,), the label at each position of the order.
+        epoch_size: number of instances whose losses C weighs, as if they were all training instances.
+        seed: seed of the order of the instances in each call.
         visits: number of steps so far.
-        sums: (2, columns, labels), see :func:`pegasos.step_along`; None before the first step.
+        sums: (2, columns, labels), state of :func:`pegasos.step_along`; None before the first step.
     """
 
     settings: NetworkSettings
@@ -515,11 +515,11 @@ class StreamTrainer:
         sample_weight: np.ndarray | None,
         epoch_size: int | None,
     ) -> StreamTrainer:
-        """Return a trainer with the shared settings of all calls, from the first call's instances.
+        """Return a trainer whose order, epoch size and seed are chosen from the first call's instances.
 
         Args:
-            X: (instances, features), in the units of training.
-            epoch_size: None for the number of instances of the first call.
+            X: (instances, features), scaled for training.
+            epoch_size: size of an epoch; None for the number of instances of the first call.
         """
         size = len(labels) if epoch_size is None else epoch_size
         check_count("epoch_size", size)
@@ -531,10 +531,10 @@ class StreamTrainer:
     def train(
         self, X: Features, labels: np.ndarray, sample_weight: np.ndarray | None
     ) -> tuple[StreamTrainer, Trained]:
-        """Return the trainer after a pass over the instances, and the belief network, without a duality gap.
+        """Run a pass over the instances; return the new trainer and the network, without a duality gap.
 
         Args:
-            X: (instances, features), in the units of training.
+            X: (instances, features), scaled for training.
             labels: (instances, labels) in {0, 1}.
         """
         settings = self.settings
@@ -561,10 +561,10 @@ class StreamTrainer:
 def labels_of_call(
     classifier: StructuredClassifier, y: Any, classes: Sequence[Any] | np.ndarray | None, *, is_first: bool
 ) -> np.ndarray:
-    """Return the label matrix (instances, labels) of ``partial_fit``; the first call sets the classes.
+    """Convert targets of ``partial_fit`` to a matrix (instances, labels); the first call sets the classes.
 
     Raises:
-        ValueError: no targets, missing labels, or a change of the classes or widths of the first call.
+        ValueError: targets or labels are missing, or classes or labels differ from those of the first call.
     """
     targets.check_given(classifier, y)
     dense = targets.dense(y)

@@ -1,6 +1,6 @@
-"""Orders of the labels of a belief network: ``ordering[t]`` is the label at position t.
+"""Orders of the labels of a belief network, where ``ordering[t]`` is the label at position t.
 
-Given graphs of the labels are names, a matrix, or a graph of networkx.
+If users give a graph of parents, the graph is converted to a matrix here, and to an order.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features
 
 FOLDS = 5
-# Folds and relative gap of classifiers with a kernel: five folds and smaller gaps change the order no more
-# than a new split does (Kendall's tau 0.92 and 0.94), and double the time.
+# Number of folds and relative duality gap for orders by kernel classifiers: five folds and smaller gaps
+# change the order no more than different folds do (Kendall's tau 0.92 and 0.94), but double the time.
 KERNEL_FOLDS = 3
 KERNEL_TOL = 0.2
 
@@ -43,12 +43,13 @@ def chosen(
     sample_weight: np.ndarray | None = None,
     kept: Kept | None = None,
 ) -> np.ndarray:
-    """Return the label at each position, (labels,), for a belief network's setting ``ordering``.
+    """Return the order of the labels, (labels,), for a belief network's setting ``ordering``.
 
     Args:
-        ordering: the name of a function of this module, ``"auto"`` for ``default``, or labels by position.
+        ordering: ``"f_score"``, ``"frequency"``, ``"index"``, ``"random"``, ``"auto"`` for ``default``; or
+            labels.
         inputs, labels, C, sample_weight, kept: see :func:`f_score`; labels may be sparse.
-        draw_seed: draws the seed of the folds or of the random order.
+        draw_seed: function that draws the seed of the folds or of the random order.
     """
     if not isinstance(ordering, str):
         return np.asarray(ordering)
@@ -64,29 +65,29 @@ def chosen(
 
 
 def index(num_labels: int) -> np.ndarray:
-    """Return the labels in the order of their columns."""
+    """Return the labels in the order of the columns, from 0 on."""
     check_count("num_labels", num_labels)
     return np.arange(num_labels)
 
 
 def random(num_labels: int, seed: int) -> np.ndarray:
-    """Return the labels in an order drawn from ``seed``."""
+    """Return the labels in a random order that is drawn with ``seed``."""
     check_count("num_labels", num_labels)
     return np.random.default_rng(seed).permutation(num_labels)
 
 
 def random_halves(num_labels: int, count: int, seed: int) -> list[np.ndarray]:
-    """Return ``count`` random orders with shared sets of parents: half as many sets per label as orders.
+    """Return ``count`` random orders in which each label has only half as many sets of parents as orders.
 
-    The labels are halved at random. The orders of each half and their reverses make four orders with the
-    parent sets of two; four further orders have new orders of the halves, the second half first. Among these
-    eight orders every label precedes every second label in four.
+    The labels are divided into two random halves, each in a random order. Both halves, forward or reversed,
+    make four orders, in which each label has two sets of parents. Four further orders start with the second
+    half, in new random orders. In these eight orders each label precedes each other label four times.
     """
     random, found = np.random.default_rng(seed), []
     while len(found) < count:
         halves = np.split(random.permutation(num_labels), [num_labels // 2])
         for _ in range(2):
-            # Shared halves last, because callers may use a prefix of the list.
+            # Put orders that share parent sets with earlier ones last: callers may use only the first orders.
             for turns in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
                 found.append(np.concatenate([half[::turn] for half, turn in zip(halves, turns, strict=True)]))
             halves = [random.permutation(half) for half in reversed(halves)]
@@ -94,11 +95,11 @@ def random_halves(num_labels: int, count: int, seed: int) -> list[np.ndarray]:
 
 
 def frequency(labels: Any, sample_weight: np.ndarray | None = None) -> np.ndarray:
-    """Return the labels by number of positive instances, largest first; ties in the order of the columns.
+    """Order the labels by the number of positive instances, largest first; ties by column.
 
     Args:
-        labels: (instances, labels) in {0, 1}, dense or sparse; NaN counts as 0.
-        sample_weight: (instances,), counts of the instances; 1 by default.
+        labels: (instances, labels) in {0, 1}, dense or sparse; NaN is treated as 0.
+        sample_weight: (instances,), weights of the instances in the number; 1 by default.
     """
     labels = labels if sparse.issparse(labels) else np.nan_to_num(labels)
     count = labels.T @ (np.ones(labels.shape[0]) if sample_weight is None else sample_weight)
@@ -115,20 +116,20 @@ def f_score(
     sample_weight: np.ndarray | None = None,
     kept: Kept | None = None,
 ) -> np.ndarray:
-    """Return the labels by cross-validated F-score of independent classifiers, largest first.
+    """Order the labels by the cross-validated F-score of independent classifiers, largest first.
 
-    The order of lmbm_and_lmsbn_2010, section 4.
+    This is the order of lmbm_and_lmsbn_2010, section 4.
 
     Args:
         inputs: features (instances, features), dense or CSR, for linear classifiers; or kernel values of all
             pairs of instances, for classifiers with the kernel.
-        labels: (instances, labels) in {0, 1}; NaN is left out.
-        C: of the independent classifiers, as in ½‖w‖² + C Σ losses.
-        folds: of the cross-validation, at most the number of instances; by default 5, with a kernel 3.
-        seed: of the folds.
-        sample_weight: (instances,), counts of the instances; 1 by default. Instances of weight 0 are in no
+        labels: (instances, labels) in {0, 1}; missing labels (NaN) are left out.
+        C: weight of the losses of the independent classifiers, as in ½‖w‖² + C Σ losses.
+        folds: number of folds, at most the number of instances; by default 5, with a kernel 3.
+        seed: seed of the folds.
+        sample_weight: (instances,), weights of the instances; 1 by default. Instances of weight 0 are in no
             fold.
-        kept: the features, if workers keep them already.
+        kept: handle of the features, if the workers already hold them.
     """
     weights = np.ones(len(labels)) if sample_weight is None else sample_weight
     if labels.shape[1] < 2 or np.count_nonzero(weights) < 2:
@@ -144,7 +145,7 @@ def f_score(
         splits = _splits(weights, KERNEL_FOLDS if folds is None else folds, seed)
         settings: Any = {"C": C, "sample_weight": sample_weight, "parents": False}
         problems = KernelLabelProblems.from_labels(inputs, labels, **settings)
-        # Instances of weight 0 are never in a training part.
+        # Hold out instances of weight 0 in the first fold, too; in training these have no effect.
         held_out = [rows for _, rows in splits]
         held_out[0] = np.append(held_out[0], np.flatnonzero(weights == 0))
         fields = kernel_blocks.held_out(problems, held_out, tol=KERNEL_TOL, seed=seed)
@@ -152,18 +153,18 @@ def f_score(
 
 
 def _splits(weights: np.ndarray, folds: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield training rows and held-out rows among the instances with a weight."""
+    """Yield the training rows and held-out rows of each fold, without instances of weight 0."""
     rows = np.flatnonzero(weights)
     for train, held_out in KFold(min(folds, len(rows)), shuffle=True, random_state=seed).split(rows):
         yield rows[train], rows[held_out]
 
 
 def _best_first(labels: np.ndarray, predicted: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the labels by F-score, largest first; ties in the order of the columns."""
+    """Order the labels by the F-score of predicted labels, largest first; ties by column."""
     scores = np.zeros(labels.shape[1])
     for k in range(len(scores)):
         observed = ~np.isnan(labels[:, k])
-        # F = 2 · true positives / (positives + predicted positives); 0 for a label that never occurs.
+        # F = 2 · true positives / (positives + predicted positives); 0 if the sum below the line is 0.
         true, found, weight = labels[observed, k], predicted[observed, k], weights[observed]
         if total := weight @ (true + found):
             scores[k] = 2 * (weight @ (true * found)) / total
@@ -176,7 +177,7 @@ def _fields(
     split: tuple[np.ndarray, np.ndarray],
     features: Features,
 ) -> np.ndarray:
-    """Return local fields (held-out instances, labels) of independent classifiers of the other rows."""
+    """Train independent classifiers without a fold; return the fields (held-out instances, labels) on it."""
     labels, sample_weight, C, seed = common
     train, held_out = split
     weights = None if sample_weight is None else sample_weight[train]
@@ -189,16 +190,16 @@ def _fields(
 
 
 def parent_matrix(parents: Any, num_labels: int, names: Sequence[str] | None) -> np.ndarray:
-    """Return (labels, labels), True where the row's label has the column's label as parent.
+    """Convert a graph to a matrix (labels, labels), True if the row's label has the column's as parent.
 
     Args:
-        parents: the matrix; or {label: its parents}; or a graph with ``edges`` parent → child, such as
-            ``networkx.DiGraph``. Labels are names or numbers.
-        names: of the labels, (labels,); None for numbers alone.
+        parents: such a matrix; or a dictionary {label: its parents}; or a graph with ``edges`` from parents
+            to children, such as ``networkx.DiGraph``. Labels are names or column numbers.
+        names: (labels,), the names of the labels; None if labels are only given by number.
 
     Raises:
-        ValueError: a matrix of another shape or with other values than 0 and 1, an unknown label, an
-            undirected graph, a circle.
+        ValueError: the matrix has not the shape (labels, labels) or holds values except 0 and 1, a label is
+            unknown, the graph is undirected, or the graph has a circle.
     """
     if isinstance(parents, Mapping):
         arrows = [(parent, child) for child, given in parents.items() for parent in given]
@@ -226,7 +227,7 @@ def parent_matrix(parents: Any, num_labels: int, names: Sequence[str] | None) ->
 
 
 def topological(parents: np.ndarray) -> np.ndarray:
-    """Return the labels in an order with parents first, among free labels the least number first."""
+    """Return a topological order of the labels, parents first; among possible labels the least number."""
     waiting, order = parents.copy(), []
     left = np.ones(len(parents), bool)
     while left.any():

@@ -1,4 +1,4 @@
-"""Fitted belief networks as NumPy arrays, for servers that predict row by row."""
+"""Fast predictors from fitted belief networks, with NumPy arrays, for servers that predict row by row."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.inference.search.branch_and_bound import HingeSearch
 from lmbm_torch.models import SigmoidBeliefNetwork
 
-# Number of labels of all rows up to which a call is faster than a switch of Python's threads.
+# Largest number of decisions (rows · labels) in a short call, which takes less time than a thread switch.
 SHORT = 128
-# Seconds that a short call waits at most, because another call may have a long search.
+# Largest number of seconds that a short call waits for its turn; another call's search may take long.
 PATIENCE = 0.05
 
 
 class Turns:
-    """A lock by which short calls run after each other.
+    """A lock that makes threads run short calls one after another, which is faster than at the same time.
 
-    A call releases Python's lock for the product and the search. After a short call the thread would wait for
-    all threads that took the lock meanwhile (with eight threads half as many calls a second as with one).
+    A call releases Python's global lock during the product and the search, and then waits for all threads
+    that took the global lock meanwhile: without turns, eight threads make half as many calls a second as one.
     """
 
     def __init__(self) -> None:
         self._renew()
-        # A fork may happen while another thread holds the lock; Windows has no fork.
+        # Renew the lock in forked processes: another thread may hold it during the fork. Windows has no fork.
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._renew)
 
@@ -43,7 +43,7 @@ class Turns:
 
     @contextmanager
     def of(self, decisions: int) -> Iterator[None]:
-        """Wait for a turn if there are few ``decisions``, the labels of all rows."""
+        """Wait for a turn before a short call, one with few ``decisions`` (rows · labels)."""
         lock = self._lock
         is_mine = decisions <= SHORT and lock.acquire(timeout=PATIENCE)
         try:
@@ -57,14 +57,14 @@ TURNS = Turns()
 
 
 class Predictions(NamedTuple):
-    """Label sets of least hinge loss, with their certificates.
+    """Label sets with the least hinge loss, and proofs.
 
     Args:
-        labels: (instances, labels) in {0, 1}.
-        loss: (instances,), hinge losses.
-        bound: (instances,), lower bounds of the losses of all label sets.
-        exact: (instances,), whether no label set is better.
-        converged: (instances,), whether no limit ended the search.
+        labels: (instances, labels) in {0, 1}, the label sets.
+        loss: (instances,), the hinge losses of the label sets.
+        bound: (instances,), proven lower bounds on the hinge loss of any label set.
+        exact: (instances,), whether the label set is proven to have the least loss.
+        converged: (instances,), whether the search ended before reaching a limit.
     """
 
     labels: np.ndarray
@@ -81,10 +81,10 @@ class NetworkPredictor:
     Predictors can be pickled, and used by several threads at once.
 
     Attributes:
-        weight: (labels, features), float64.
-        bias: (labels,).
-        search: the compiled search with the couplings of the labels.
-        label_names: (labels,).
+        weight: (labels, features), weights of the features, float64.
+        bias: (labels,), intercepts.
+        search: the compiled search, which holds the weights between labels.
+        label_names: (labels,), names of the labels.
     """
 
     weight: np.ndarray
@@ -103,7 +103,7 @@ class NetworkPredictor:
         cutoff: float | None,
         node_limit: int | None,
     ) -> NetworkPredictor:
-        """Return the decoder of a model, with shared memory of the weights of features."""
+        """Build the decoder of a model, whose feature weights are shared rather than copied."""
         parents = model.parent_weight * model.allowed_parents
         search = HingeSearch.of(
             parents.numpy(),
@@ -117,18 +117,18 @@ class NetworkPredictor:
         return cls(model.feature_weight.numpy(), model.bias.numpy(), search, label_names)
 
     def decode(self, X) -> Predictions:
-        """Return the label set of least hinge loss for each instance, with a proof.
+        """Return the label set with the least hinge loss for each instance, with a proof.
 
         Args:
             X: (instances, features), dense.
 
         Raises:
-            ValueError: sparse rows, a wrong number of features, or values that are not finite numbers.
+            ValueError: X is sparse, has a wrong number of features, or holds values that are not finite.
         """
         if issparse(X):
             raise ValueError("X: expected dense rows, got a sparse matrix; use the estimator's predict")
         X = np.asarray(X)
-        # NumPy would convert text, and drop the imaginary part of complex numbers.
+        # Refuse texts and complex numbers, which ``astype`` would convert silently to real numbers.
         if X.dtype.kind not in "biuf":
             raise ValueError(f"X: expected real numbers, got {X.dtype}")
         X = X.astype(np.float64, copy=False)
@@ -138,8 +138,8 @@ class NetworkPredictor:
 
     def decode_checked(self, X: np.ndarray) -> Predictions:
         """Return :meth:`decode` of finite features in float64 or float32, without further checks."""
-        # The model's product in torch, for the same ties as the model's energy; the rest in NumPy, because
-        # an operation of torch takes as long as the search of a row.
+        # Multiply in torch, so rounding and ties are the same as in the model's energy; use NumPy otherwise,
+        # because a single torch operation takes as long as the search of a row.
         with TURNS.of(len(X) * len(self.bias)):
             product = to_tensor(X).to(torch.float64) @ torch.from_numpy(self.weight).mT
             found = self.search(product.numpy() + self.bias)

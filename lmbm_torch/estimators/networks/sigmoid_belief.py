@@ -63,7 +63,7 @@ from lmbm_torch.solvers.networks.problems import Features
 
 
 def _is_linear(estimator: LMSBNClassifier) -> bool:
-    """Raise AttributeError unless the kernel is linear, like scikit-learn's estimators without the method."""
+    """Check that the kernel is linear, and raise AttributeError otherwise, as scikit-learn does."""
     if estimator.kernel != "linear":
         raise AttributeError(f"partial_fit: expected kernel='linear', got {estimator.kernel!r}")
     return True
@@ -72,47 +72,50 @@ def _is_linear(estimator: LMSBNClassifier) -> bool:
 class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
     """A large-margin sigmoid belief network, linear or with a kernel, decoded exactly (lmbm_and_lmsbn_2010).
 
-    A classifier chain of support vector machines, trained to a certified gap and decoded jointly instead of
-    greedily. Training minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights;
-    prediction is the label set of least hinge loss Σ_i [γ − m_i]_+, found and proven by branch and bound.
+    This is a classifier chain of support vector machines, trained to a certified duality gap and decoded
+    jointly instead of greedily. Training minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+ for instances l and labels
+    i; intercepts are regularised, too. Predicted is the label set with the least Σ_i [γ − m_i]_+, proven
+    best.
 
     Args:
         C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
             :func:`~lmbm_torch.fitting.recipe.units`; with a kernel relative to the mean of k(x, x).
-        kernel: ``"linear"``, ``"rbf"``, ``"poly"``, ``"precomputed"`` (X holds the values with the training
-            instances), or a function of two sets of features that returns the matrix of kernel values. All
-            but the linear kernel are solved in the dual, for the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩.
-        gamma: of ``rbf`` and ``poly``, 1/(2σ²) for a bandwidth σ; ``"scale"`` is 1 / (features · variance of
-            all entries of X), ``"auto"`` 1 / features, as in scikit-learn's support vector machines.
-        kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
-        parent_scale: c; 1 with the linear kernel.
-        ordering: ``"f_score"`` (labels that independent classifiers predict best first), ``"frequency"``
-            (frequent labels first), ``"index"``, ``"random"``, a permutation whose entry t is the label at
-            position t, or ``"auto"``: ``"frequency"`` if parents are chosen, otherwise ``"f_score"``.
+        kernel: ``"linear"``, ``"rbf"``, ``"poly"``, ``"precomputed"`` (X holds the kernel values with the
+            training instances), or a function of two feature matrices that returns the kernel values. All but
+            ``"linear"`` are trained with the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩ of features and
+            parents.
+        gamma: parameter of ``"rbf"`` and ``"poly"``, 1/(2σ²) for a bandwidth σ; ``"scale"`` is 1 / (number of
+            features · variance of all entries of X), ``"auto"`` is 1 / number of features.
+        kernel_degree, coef0: parameters of ``"poly"``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
+        parent_scale: c in the joint kernel; 1 with the linear kernel.
+        ordering: order of the labels: ``"f_score"`` (labels that independent classifiers predict best come
+            first), ``"frequency"`` (frequent labels first), ``"index"``, ``"random"``, a permutation whose
+            entry t is the label at position t, or ``"auto"``: ``"frequency"`` if parents are chosen,
+            otherwise ``"f_score"``.
         degree: size of the largest cliques of labels; 1 for independent labels, 2 for all earlier labels as
             parents.
         max_parents: largest number of parents of a label, chosen by the gradient of the dual, see
             :mod:`~lmbm_torch.solvers.networks.chosen_parents`; only for the linear kernel, degree 2, dual
             coordinate descent and no missing labels. Workers of joblib's active backend train blocks of
-            labels. None for all earlier labels; ``"auto"`` for all of up to 128 labels, beyond by
-            cross-validation where possible, see :mod:`~lmbm_torch.estimators.networks.network_training`.
+            labels. None for all earlier labels; ``"auto"`` for all if there are up to 128 labels, otherwise
+            for a number chosen by cross-validation, where possible.
         parents: a given directed acyclic graph: a matrix (labels, labels), 1 where the label of the row has
             the label of the column as parent; {label: parents}; or a ``networkx.DiGraph`` with edges from
             parents to children. Labels are column names or numbers. Only with degree 2 and without a number
             ``max_parents``; ``ordering`` is ``"auto"`` or a permutation with parents first.
-        margin: γ.
-        decoding_margin: γ of decoding, None for ``margin``. Smaller margins approach the label-by-label
-            answers of a chain, which finds more of hundreds of rare labels.
+        margin: the margin γ of the hinge losses.
+        decoding_margin: the margin in decoding, None for ``margin``. With smaller margins, decoding resembles
+            the label-by-label prediction of a chain, which finds more of hundreds of rare labels.
         solver: ``"dual_coordinate"``, ``"exponentiated_gradient"`` or ``"pegasos"``.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
-        cutoff: S, ignore label sets with S or more wrong branches.
+        cutoff: ignore label sets with a loss of at least ``cutoff`` times the decoding margin; None for none.
         node_limit: number of nodes at which a search ends without proof, by default after 0.1 to 1 s; None
             for no limit, which can take hours for a thousand labels. ``predict`` warns of searches without
             proof.
-        decoder: optimised measure of :meth:`predict`: ``"hinge"``, the least hinge loss of the papers; or the
-            expectation under the joint distribution of ``"exact_match"`` (the most probable label set),
-            ``"hamming"``, ``"f1"`` or ``"jaccard"``. Classes are always decoded by the hinge loss.
+        decoder: what :meth:`predict` optimises: ``"hinge"`` for the least hinge loss, as in the papers; or
+            the expected value, under the joint distribution, of ``"exact_match"`` (the most probable label
+            set), ``"hamming"``, ``"f1"`` or ``"jaccard"``. Classes are always decoded by the hinge loss.
         sparse_output: whether :meth:`predict` returns label matrices in {0, 1} as CSR, computed in batches.
         class_weight: multiplies C for instances by their label: ``"balanced"`` (instances / (2 · instances
             with the value), for each label), weights by value {0: …, 1: …}, or a sequence with a setting for
@@ -124,33 +127,34 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         device: device of predictions except searches, such as ``"cpu"`` or ``"cuda"``; the dual solver trains
             on the CPU.
         verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
-        random_state: seed of the solver's order of visits, the random order of labels, folds and samples.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
-            ignores rules, because each label has a problem of its own.
+        random_state: seed of the order in which the solver visits instances, of random label orders, folds
+            and samples.
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`);
+            training ignores rules, because labels are trained separately.
 
     Attributes:
-        ordering_: (labels,).
+        ordering_: (labels,), the label at each position of the order.
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
             / scale; 0 and 1 if C is a number.
-        coef_: (labels, features), of the linear kernel.
-        dual_coef_: (labels, support vectors), of other kernels: α_lk s_lk.
+        coef_: (labels, features), weights of the features; only with the linear kernel.
+        dual_coef_: (labels, support vectors), coefficients of the kernel values; only with other kernels.
         support_: (support vectors,), the training instances with a non-zero dual of some label;
-            support_vectors_: their features, None for ``precomputed``.
-        intercept_: (labels,).
+            support_vectors_: their features, None for ``"precomputed"``.
+        intercept_: (labels,), the intercepts.
         parents_: (labels, labels), True for each label's given parents, by row; None without a graph.
         parent_coef_: (labels, labels), row i the weights of label i's parents; max_parents_: largest number
             of parents, None if all earlier labels are parents.
-        objective_: the value of the training objective; duality_gap_: relative to it, of all labels together.
-        n_iter_: passes of the solver.
-        mean_loss_: the mean hinge loss of the training instances; missing labels are completed by the
-            network's own prediction, and their loss counts.
-        threshold_: T = γ of decoding, the least loss of an instance decoded wrongly (Remark 6).
-        error_bound_: mean_loss_ / T, at most 1: an upper bound of the share of training instances that the
-            hinge decoder gets wrong (Theorem 4), if no limit ends a search; with missing labels, wrong means
-            different from the completed labels. 1 for other decoders, for constraints and for a larger margin
-            of decoding than of training, where no bound is known.
-        calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without.
-        kernel_: the kernel with resolved gamma.
+        objective_: the value of the training objective; duality_gap_: the duality gap relative to it.
+        n_iter_: number of passes of the solver.
+        mean_loss_: the mean hinge loss of the training instances, including the loss of missing labels, which
+            are replaced by the network's own prediction.
+        threshold_: T, the decoding margin: the least loss of a wrongly decoded instance (Remark 6).
+        error_bound_: mean_loss_ / T, at most 1: an upper bound on the share of training instances that the
+            hinge decoder gets wrong (Theorem 4), if no limit ends a search; missing labels are replaced as
+            above. 1, if no bound is known: for other decoders, with constraints, and for a larger margin in
+            decoding than in training.
+        calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None if not calibrated.
+        kernel_: the kernel, with the value of gamma.
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
 
     Examples:
@@ -175,7 +179,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
     }
-    # State of ``partial_fit``, see :class:`~lmbm_torch.estimators.networks.network_training.StreamTrainer`.
+    # State between calls of ``partial_fit``: sums of weights by Pegasos; None before the first call.
     _stream_sums: np.ndarray | None = None
     _stream_visits: int = 0
     _stream_epoch: int = 0
@@ -244,12 +248,12 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
 
         Args:
             X: finite features.
-            y: {0, 1} and NaN (missing: the loss is left out, and later labels see the label's own
-                prediction); or one class per instance.
-            sample_weight: (instances,), multiplies C.
+            y: labels in {0, 1} and NaN (missing: the label has no loss, and is replaced by its prediction as
+                a parent of later labels), or a class for each instance.
+            sample_weight: (instances,), factors of C.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message.
+            ValueError: a parameter or input is invalid; the message names it.
         """
         self._fit_valid(*self._validate_fit(X, y, sample_weight, allow_missing=True), Path())
         return self
@@ -265,7 +269,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         *,
         epoch_size: int | None = None,
     ) -> Self:
-        """Run a pass of Pegasos over the instances, after those of all calls since the first or ``fit``.
+        """Train further by a pass of Pegasos over these instances; after ``fit``, training starts anew.
 
         Thirty passes over 600 digits come within 1 % of the minimal objective of ``fit``. One pass over a
         million rows leaves as many wrong labels as ``fit`` on the same rows
@@ -275,18 +279,17 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
 
         Args:
             X: (instances, features), dense or CSR, with the number of features of the first call.
-            y: (instances, labels) in {0, 1}, or one class per instance.
-            classes: at the first call all classes, by default the classes of an earlier ``fit``, or the names
-                of the labels of a matrix (optional).
-            sample_weight: (instances,), multiplies C.
-            epoch_size: at the first call the number of instances of an epoch, whose losses C weighs; by
-                default the number of instances of the first call. Set it for mini-batches, or C would weigh a
-                single batch.
+            y: (instances, labels) in {0, 1}, or a class for each instance.
+            classes: in the first call, all classes (by default the classes of an earlier ``fit``); for a
+                label matrix, the names of the labels (optional).
+            sample_weight: (instances,), factors of C.
+            epoch_size: in the first call, the number of training instances that C refers to; by default the
+                number of instances of the first call. Set the size if calls have small batches.
 
         Raises:
-            AttributeError: a kernel that is not linear.
-            ValueError: missing labels, ``max_parents``, ``class_weight`` or ``calibrate``, or a change of the
-                classes or widths of the first call.
+            AttributeError: the kernel is not linear.
+            ValueError: labels are missing, ``max_parents``, ``class_weight`` or ``calibrate`` is set, or
+                classes or numbers of features or labels differ from the first call.
         """
         check_parameters(self)
         if self.max_parents not in ("auto", None):
@@ -324,19 +327,19 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         return self
 
     def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit from the last solution along a path: the same instances, a smaller C."""
+        """Fit to the same instances as the last fit on the path, with a larger C, from its solution."""
         path.known = self._fit_valid(*self._validate_fit(X, y, sample_weight, allow_missing=True), path)
         return self
 
     def _fit_valid(
         self, X: Features, labels: Any, sample_weight: np.ndarray | None, path: Path
     ) -> SharedKernel | None:
-        """Train on validated data; with a kernel return results for the next network with the same kernel.
+        """Train on validated data; with a kernel, return what the next network with the kernel can reuse.
 
         Args:
-            path: a source of the order of labels, and of the first duals or, with a kernel, of shared data.
+            path: holds the order of labels, the duals and, with a kernel, the shared data of an earlier fit.
         """
-        # Forget the state of ``partial_fit``.
+        # Forget the state of ``partial_fit``, which will start anew.
         self._stream_sums, self._stream_visits = None, 0
         self.parents_ = self._given_parents(labels.shape[1])
         has_few_parents = self._has_few_parents(labels)
@@ -359,7 +362,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             weights = None if known.template else self._label_weights(labels, sample_weight)
             data = known, labels, sample_weight, weights
             trained = train_kernel(self._settings, *data, path, self.parent_scale)
-            # The instances with a non-zero dual of some label; one instance if there are none.
+            # Keep the instances with a non-zero dual of some label; at least one instance.
             duals = cast(np.ndarray, trained.dual_coef)
             self.support_ = np.flatnonzero(duals.any(0)) if duals.any() else np.array([0])
             self.support_vectors_ = None if self.kernel_.is_precomputed else X[self.support_]
@@ -370,13 +373,13 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         return trained.shared
 
     def stored_parts(self) -> dict[str, Any]:
-        """Return the settings and the fitted attributes by name; a given graph is held as a matrix."""
+        """Return settings and fitted attributes to save, by name; a given graph is saved as a matrix."""
         parts = super().stored_parts()
         parents = None if self.parents is None else self.parents_
         return {**parts, "settings": {**parts["settings"], "parents": parents}}
 
     def _given_parents(self, num_labels: int) -> np.ndarray | None:
-        """Return (labels, labels) of the given graph, if there is one."""
+        """Return the given graph as a matrix (labels, labels), True for parents; None without a graph."""
         if self.parents is None:
             return None
         if self.degree != 2:
@@ -406,7 +409,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         )
 
     def _take(self, trained: Trained, X: Features, labels: Any, sample_weight: np.ndarray | None) -> None:
-        """Set the fitted attributes: the network, the error bound and the calibration."""
+        """Set the fitted attributes from the results of training, and calibrate if required."""
         self.model_ = self._on_device(trained.model)
         self.ordering_, self.max_parents_ = trained.ordering, trained.max_parents
         if self.kernel == "linear":
@@ -415,11 +418,11 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         self.intercept_, self.parent_coef_ = self._array(self.model_.bias), trained.parents
         self.n_iter_, self.mean_loss_ = trained.num_iters, trained.mean_loss
         self.threshold_ = directed_threshold(self._hinge_margin)
-        # Other decoders may prefer a label set of larger hinge loss than the truth.
+        # The bound holds only for the hinge decoder: others may prefer label sets of larger hinge loss.
         is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
-        # Losses grow with the margin.
+        # The bound needs a decoding margin up to the training margin, because losses grow with the margin.
         is_hinge &= self._hinge_margin <= self.margin
-        # If rules forbid the true labels of an instance, its answer is wrong even at a small loss.
+        # The bound needs no rules, because rules may forbid the true labels even if their loss is small.
         is_hinge &= self._rules() is None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         if self.calibrate:
@@ -445,8 +448,8 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         """Return the fitted decoder as NumPy arrays, for a server.
 
         Raises:
-            ValueError: a kernel, another decoder than the hinge, constraints, classes instead of label
-                matrices, or another device than the CPU.
+            ValueError: the kernel is not linear, the decoder is not ``"hinge"``, there are constraints, the
+                classifier was fitted to classes, or the device is not the CPU.
         """
         check_is_fitted(self)
         if reason := self._why_not_compiled():
@@ -458,7 +461,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         if known is not None or sparse.issparse(X) or self._why_not_compiled():
             return super().predict(X, known)
         X = cast(np.ndarray, self._validate_predict(X))
-        # Validation makes sparse matrices of data frames with sparse columns.
+        # X can be sparse only now, because validation converts data frames with sparse columns.
         if sparse.issparse(X):
             return super().predict(X, known)
         found = self._predictor().decode_checked(X)
@@ -470,7 +473,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         return self.label_values(found.labels)
 
     def _why_not_compiled(self) -> str:
-        """Return the first unmet requirement of a compiled predictor; an empty text if all are met."""
+        """Return the first requirement for a compiled predictor that is not met; an empty text if none."""
         if self.kernel != "linear":
             return f"kernel='linear', got {self.kernel!r}"
         if self.decoder != "hinge":
@@ -482,17 +485,17 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         return "" if self.device in ("cpu", torch.device("cpu")) else f"device='cpu', got {self.device!r}"
 
     def _predictor(self) -> NetworkPredictor:
-        """Return the decoder with shared memory of the weights of features."""
+        """Return the compiled decoder, whose feature weights are shared rather than copied."""
         limits = {"cutoff": self.cutoff, "node_limit": self.node_limit}
         names = cast("tuple[str, ...]", self.label_names_)
         return NetworkPredictor.of(self.model_, names, margin=self._hinge_margin, **limits)
 
     @property
     def _has_tree(self) -> bool:
-        """Return whether a junction tree can prove answers that a search leaves open."""
+        """Return whether a junction tree can decode instances for which a search reached its limit."""
         if self.cutoff is not None or len(self.intercept_) <= LIMITS.narrow:
             return False
-        # A fast test, because an energy takes longer than the search of a row.
+        # Test the number of parents first: it is faster than to compute an energy for the exact test.
         if np.count_nonzero(self.parent_coef_, axis=1).max() > LIMITS.treewidth:
             return False
         couplings = self._energy(np.zeros((1, self.n_features_in_)))
@@ -500,7 +503,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def _hinge_margin(self) -> float:
-        """Return γ of decoding."""
+        """Return the margin γ of the hinge losses in decoding."""
         return self.margin if self.decoding_margin is None else self.decoding_margin
 
     def _decode_energy(
@@ -510,8 +513,8 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         top_k: int = 1,
         rules: rules_of.Constraints | None = None,
     ) -> Decoding:
-        """Decode an energy by the parameters alone, before or after ``fit``."""
-        # A search with a cutoff may skip the best label set.
+        """Decode an energy with the estimator's parameters; no fitted attribute is used."""
+        # With a cutoff only branch and bound is used, because the best label set may be ignored.
         search = partial(branch_and_bound.decode_hinge, cutoff=self.cutoff)
         decode = inference.decode_hinge if self.cutoff is None else search
         limits = {"top_k": top_k, "node_limit": self.node_limit, "constraints": rules}
@@ -524,7 +527,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             labels: (instances, labels), dense or sparse.
 
         Raises:
-            ValueError: a number of parents with parameters or labels that need all parents.
+            ValueError: ``max_parents`` is a number, but another parameter or missing labels exclude it.
         """
         if self.max_parents is None or (self.parents is not None and self.max_parents == "auto"):
             return False
@@ -548,7 +551,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         return self._has_few_parents(y)
 
     def _shared_kernel(self, X: Features, sample_weight: np.ndarray | None) -> SharedKernel:
-        """Return the kernel and the values of all pairs of instances (instances, features)."""
+        """Return the kernel for X (instances, features), with the kernel values of all pairs of instances."""
         kernel = Kernel.of(self, X, sample_weight)
         if self.solver != "dual_coordinate":
             raise ValueError(
@@ -558,7 +561,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         return SharedKernel(kernel, kernel.gram(X, int(self.cache_size * 2**20)))
 
     def _inputs(self, X: Features) -> Features:
-        """Return the features, or with a kernel Σ_j dual_coef_kj k(x, support_vector_j) for each label k."""
+        """Return X, or with a kernel the inputs Σ_j dual_coef_kj k(x, support_vector_j) for each label k."""
         if self.kernel == "linear":
             return X
         rows = X[:, self.support_] if self.kernel_.is_precomputed else X
@@ -566,17 +569,17 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
 
 
 def unfitted_network(base: LMSBNClassifier | None, **settings: Any) -> LMSBNClassifier:
-    """Return an unfitted belief network with the parameters of ``base``, without rules, and ``settings``.
+    """Return an unfitted belief network with the parameters of ``base``, changed by ``settings``.
 
     Args:
-        base: None for ``LMSBNClassifier()``.
+        base: a belief network; None for ``LMSBNClassifier()``.
     """
-    # The outer classifier holds the rules.
+    # Drop the network's rules, because the classifier that holds the network applies them.
     return unfitted(base or LMSBNClassifier()).set_params(constraints=None, **settings)
 
 
 def network_capabilities(decoder: str, margin: float, limits: dict[str, Any]) -> Capabilities:
-    """Return the capabilities of a classifier of belief networks, whose search supports rules."""
+    """Return the capabilities of a classifier made of belief networks, whose search supports rules."""
     return Capabilities(
         objective=decoder,
         predicts_by_decode=decoder == "hinge",

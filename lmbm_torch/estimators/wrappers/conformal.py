@@ -1,6 +1,6 @@
-"""Conformal prediction of label sets, with a guaranteed coverage for any classifier.
+"""Conformal predictors of label sets with a guaranteed coverage, for any classifier.
 
-Also of whole labellings, and with a limit on the expected share of false negatives or false positives.
+Further predictors give sets of label vectors, or limit the share of false negatives or false positives.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from lmbm_torch.estimators.common.under_rules import Rules, rules_over
 from lmbm_torch.estimators.explain.explanations import Explanation
 from lmbm_torch.inference.search import mixture, most_probable
 
-# Largest rounding error of 1 − coverage.
+# Tolerance for rounding errors of 1 − coverage and of sums, so exact fractions are not rounded the wrong way.
 ROUND_OFF = 1e-9
 
 
-# Number of rows whose labellings are listed, and held in memory, at the same time.
+# Number of instances whose probable label vectors are listed at once; limits memory.
 _ROWS = 64
 RISKS = ("false_negatives", "false_positives")
 
@@ -52,8 +52,8 @@ class LabelSets(NamedTuple):
     """The certain and the possible labels of each instance.
 
     Args:
-        certain: (instances, labels) of bool: labels that are in every label set that is not excluded.
-        possible: (instances, labels) of bool: labels that are in some label set that is not excluded.
+        certain: (instances, labels) of bool: labels that are in all label sets that were not excluded.
+        possible: (instances, labels) of bool: labels that are in at least one label set not excluded.
     """
 
     certain: np.ndarray
@@ -65,11 +65,11 @@ def _explains(classifier: SplitConformalClassifier) -> bool:
 
 
 class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
-    """A classifier that fits an estimator to one part of the instances, and a threshold to the other part.
+    """The base of conformal classifiers: an estimator, and a threshold computed from held-out instances.
 
     Args:
         estimator: an estimator of any library with ``predict`` and ``predict_proba`` for label matrices.
-        calibration_size: share of the instances that the estimator does not see, for the threshold.
+        calibration_size: share of the instances that is held out to compute the threshold.
         random_state: seed for the split, and for an estimator without a seed.
     """
 
@@ -92,13 +92,13 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         """Fit the estimator to one part of the instances, and compute the threshold on the other part.
 
         Args:
-            X: instances in the estimator's form.
+            X: instances in the form that the estimator takes.
             y: (instances, labels), NaN for missing labels if the estimator takes NaN. Only instances without
                 missing labels are held out, and the guarantee holds for such instances.
 
         Raises:
-            ValueError: a parameter is invalid, ``y`` holds classes, too few instances without missing labels
-                are there to split, or the estimator refuses the inputs.
+            ValueError: a parameter is invalid, ``y`` holds classes, there are too few instances without
+                missing labels to hold some out, or the estimator refuses the inputs.
 
         Warns:
             UserWarning: too few instances are held out for the coverage, so no label is excluded.
@@ -160,27 +160,27 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
 
 
 class ConformalClassifier(SplitConformalClassifier):
-    """A conformal predictor: with a chosen probability the true label set lies between two label sets.
+    """A conformal predictor of the certain and the possible labels, with a guaranteed coverage.
 
     This is split conformal prediction (Vovk et al. 2005). The estimator is fitted to one part of the
-    instances. On the other part, the smallest probability that the estimator gives to a true value is
-    measured for each instance; ``coverage`` and these probabilities give a threshold. For new instances,
-    values of a label with a probability below the threshold are excluded. If the instances come from the
+    instances. For each instance of the other part, the smallest probability that the estimator gives to the
+    true value of a label is computed; the threshold is a quantile of these probabilities. For new instances,
+    label values (0 or 1) with a probability below the threshold are excluded. If new instances come from the
     distribution of the training data, P(certain ⊆ y ⊆ possible) is at least ``coverage`` for any estimator:
     bad probabilities make more labels uncertain, but do not lower the coverage.
 
     Args:
         estimator: an estimator of any library with ``predict`` and ``predict_proba`` for label matrices.
-        coverage: probability that the true label set lies between the two sets, above 0 and below 1.
-        calibration_size: share of the instances that the estimator does not see, for the threshold.
+        coverage: smallest probability, between 0 and 1, that the true label set holds all certain labels and
+            only possible labels.
+        calibration_size: share of the instances that is held out to compute the threshold.
         random_state: seed for the split, and for an estimator without a seed.
-        constraints: rules that the truth obeys, as text or objects (:mod:`lmbm_torch.constraints`). What
-            follows from certain and excluded labels is certain or excluded, too: if the rules are true, fewer
-            labels are uncertain at the same coverage.
+        constraints: rules that the true labels obey, as text or objects (:mod:`lmbm_torch.constraints`).
+            Values that follow by the rules become certain or excluded, so fewer labels are uncertain.
 
     Attributes:
         estimator_: the fitted estimator.
-        threshold_: values of a label with a smaller probability are excluded; −inf excludes nothing.
+        threshold_: label values with a smaller probability are excluded; −inf excludes nothing.
         classes_, label_names_: see :class:`StructuredClassifier`.
 
     Examples:
@@ -210,18 +210,18 @@ class ConformalClassifier(SplitConformalClassifier):
     def predict_set(self, X: Rows, constraints: Rules | None = None) -> LabelSets:
         """Return the certain and the possible labels of each instance.
 
-        If rules allow no label set between the two sets, the rules are ignored for the instance.
+        If an instance's certain and excluded labels contradict the rules, the rules are ignored there.
 
         Args:
-            X: instances in the estimator's form.
-            constraints: further rules for the call.
+            X: instances in the form that the estimator takes.
+            constraints: further rules, only for this call.
 
         Raises:
-            ValueError: the rules have other labels, or contradict each other.
+            ValueError: the rules name unknown labels, or contradict each other.
         """
         present = self.predict_proba(X)
         is_possible, may_be_absent = present >= self.threshold_, 1 - present >= self.threshold_
-        # If both values are excluded, the more probable value is kept.
+        # If both values of a label are excluded, keep the more probable value.
         neither = ~is_possible & ~may_be_absent
         is_possible |= neither & (present >= 0.5)
         sets = LabelSets(is_possible & ~may_be_absent, is_possible)
@@ -238,13 +238,13 @@ class ConformalClassifier(SplitConformalClassifier):
 
     def _threshold(self, X: Any, labels: np.ndarray) -> float:
         present = self._probabilities(X)
-        # For each instance the smallest probability of a true value, over all labels.
+        # Conformity of an instance: the smallest probability of a label's true value, over all labels.
         conformity = np.where(labels == 1, present, 1 - present).min(1)
         return conformal_threshold(conformity, self.coverage)
 
 
 def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:
-    """Return the label sets with all consequences of the rules; unchanged if rules allow no label set."""
+    """Make labels certain or excluded if that follows from the rules; keep instances that contradict them."""
     certain, possible = sets
     known = np.where(certain, 1.0, np.where(possible, np.nan, 0.0))
     filled, consistent = rules.propagate(known)
@@ -253,7 +253,7 @@ def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:
 
 
 def conformal_threshold(conformity: np.ndarray, coverage: float) -> float:
-    """Return a threshold that the conformity of a new instance reaches with probability ``coverage``.
+    """Return the threshold that a new instance's conformity reaches with a probability of ``coverage``.
 
     Args:
         conformity: (instances,), how well the true labels of each held-out instance agree with the estimator;
@@ -272,12 +272,12 @@ def conformal_threshold(conformity: np.ndarray, coverage: float) -> float:
 
 
 class LabellingSet(NamedTuple):
-    """The set of probable labellings of one instance, listed completely or in part.
+    """The set of probable labellings (label vectors) of one instance, listed completely or in part.
 
     Args:
-        labellings: (found, labels) of bool, the most probable labelling first.
+        labellings: (found, labels) of bool, the listed labellings, the most probable first.
         log_prob: (found,), log-probabilities of the labellings.
-        most: the size of the whole set, or an upper bound on the size; ``found`` if the list is complete.
+        most: number of labellings in the whole set; an upper bound if the list is incomplete.
     """
 
     labellings: np.ndarray
@@ -286,26 +286,26 @@ class LabellingSet(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the list holds the whole set."""
+        """Return whether ``labellings`` lists the whole set."""
         return len(self.labellings) == self.most
 
 
 class JointConformalClassifier(SplitConformalClassifier):
-    """A conformal predictor of whole labellings: the true labelling is in the set with a chosen probability.
+    """A conformal predictor of sets of label vectors that hold the true one with a chosen probability.
 
-    This is split conformal prediction as in :class:`ConformalClassifier`, but conformity is the joint
-    probability of the whole labelling: the set of an instance holds all labellings with a log-probability of
-    at least ``threshold_``. As labels depend on each other, these sets hold fewer labellings than the sets
-    between certain and possible labels. If instances come from the distribution of the training data, the
-    true labelling is in the set with a probability of at least ``coverage``, for any estimator.
+    This is split conformal prediction as in :class:`ConformalClassifier`, but with joint probabilities of
+    whole labellings (label vectors): the set of an instance holds all labellings with a log-probability of
+    at least ``threshold_``. As labels depend on each other, such a set is smaller than the set of all
+    labellings between certain and possible labels. If instances come from the distribution of the training
+    data, the true labelling is in the set with a probability of at least ``coverage``, for any estimator.
 
     Args:
         estimator: a classifier with the joint distribution of a directed model: a belief network
             (:class:`LMSBNClassifier` and ensembles) or a :class:`ProbabilisticClassifierChain`.
-        coverage: probability that the set holds the true labelling, above 0 and below 1.
-        calibration_size: share of the instances that the estimator does not see, for the threshold.
+        coverage: smallest probability, between 0 and 1, that the set holds the true labelling.
+        calibration_size: share of the instances that is held out to compute the threshold.
         random_state: seed for the split, and for an estimator without a seed.
-        constraints: rules that the truth obeys, as text or objects (:mod:`lmbm_torch.constraints`);
+        constraints: rules that the true labels obey, as text or objects (:mod:`lmbm_torch.constraints`);
             labellings that break a rule are left out.
         max_labellings: the largest number of labellings to list for an instance; a larger set is listed in
             part, with an upper bound on the size.
@@ -353,14 +353,14 @@ class JointConformalClassifier(SplitConformalClassifier):
     def predict_labellings(self, X: Rows, constraints: Rules | None = None) -> list[LabellingSet]:
         """Return the set of probable labellings of each instance.
 
-        If no labelling is above the threshold, the set holds the most probable labelling found.
+        If no labelling reaches the threshold, the set holds only the most probable labelling that was found.
 
         Args:
-            X: instances in the estimator's form.
-            constraints: further rules for the call.
+            X: instances in the form that the estimator takes.
+            constraints: further rules, only for this call.
 
         Raises:
-            ValueError: the rules have other labels, or contradict each other.
+            ValueError: the rules name unknown labels, or contradict each other.
         """
         check_is_fitted(self)
         rules = rules_over(self.label_names_, self.constraints, constraints)
@@ -370,16 +370,16 @@ class JointConformalClassifier(SplitConformalClassifier):
         return [each for part in parts for each in self._listed(some_instances(X, part), rules)]
 
     def predict_set(self, X: Rows, constraints: Rules | None = None) -> LabelSets:
-        """Return the labels that are in all probable labellings, and the labels that are in any of them.
+        """Return the labels that are present in all probable labellings, and in at least one of them.
 
-        If the set is listed only in part, no label is certain and every label is possible.
+        If an instance's set is listed only in part, no label is certain and all labels are possible.
 
         Args:
-            X: instances in the estimator's form.
-            constraints: further rules for the call.
+            X: instances in the form that the estimator takes.
+            constraints: further rules, only for this call.
 
         Raises:
-            ValueError: the rules have other labels, or contradict each other.
+            ValueError: the rules name unknown labels, or contradict each other.
         """
         found = self.predict_labellings(X, constraints)
         certain = [each.labellings.all(0) & each.is_complete for each in found]
@@ -403,7 +403,7 @@ class JointConformalClassifier(SplitConformalClassifier):
     def _listed(self, X: Any, rules: Any) -> Iterator[LabellingSet]:
         energies = self._energies(X)
         least = torch.full((energies[0].batch_size,), self.threshold_, dtype=torch.float64, device="cpu")
-        # If the mean probability of a labelling is above the threshold, the probability of some member is.
+        # List each member's probable labellings: where the mean probability is large, a member's is, too.
         members = [
             most_probable.above(energy, least, max_labellings=self.max_labellings) for energy in energies
         ]
@@ -421,7 +421,7 @@ class JointConformalClassifier(SplitConformalClassifier):
         obeys = ~rules.violated(labellings.astype(np.int64)).any(1)
         is_in = obeys & (log_prob >= self.threshold_)
         if not is_in.any():
-            # Take the first labelling that obeys the rules, or the first labelling if none obeys.
+            # Keep the most probable labelling that obeys the rules; if none obeys, the most probable of all.
             is_in[obeys.argmax()] = True
         kept = labellings[is_in]
         return LabellingSet(kept, log_prob[is_in], len(kept) + more)
@@ -433,7 +433,7 @@ class RiskControlledClassifier(SplitConformalClassifier):
     This is conformal risk control (Angelopoulos et al. 2022): labels with a probability of at least
     ``threshold_`` are predicted. The threshold is chosen on instances that the estimator has not seen, such
     that the expected risk of a new instance from the same distribution is at most ``level``, for any
-    estimator. Among all such thresholds, the threshold with the fewest errors of the other kind is chosen.
+    estimator. Among these thresholds, the one with the fewest errors of the other kind is chosen.
 
     Args:
         estimator: an estimator of any library with ``predict`` and ``predict_proba`` for label matrices.
@@ -441,12 +441,12 @@ class RiskControlledClassifier(SplitConformalClassifier):
             instance without labels), or ``"false_positives"``, the share of the absent labels that are
             predicted (0 for an instance with all labels).
         level: the largest expected risk, above 0 and below 1.
-        calibration_size: share of the instances that the estimator does not see, for the threshold.
+        calibration_size: share of the instances that is held out to compute the threshold.
         random_state: seed for the split, and for an estimator without a seed.
 
     Attributes:
         estimator_: the fitted estimator.
-        threshold_: the smallest probability of a predicted label; −inf predicts all, inf none.
+        threshold_: labels with at least this probability are predicted; with −inf all labels, with inf none.
         classes_, label_names_: see :class:`StructuredClassifier`.
 
     Examples:
@@ -483,7 +483,7 @@ class RiskControlledClassifier(SplitConformalClassifier):
         misses = self.risk == "false_negatives"
         counted = labels == 1 if misses else labels != 1
         shares = counted / np.maximum(counted.sum(1, keepdims=True), 1)
-        # The held-out instances and a new instance, whose risk is at most 1, may together have this risk.
+        # Largest sum of the held-out instances' risks, if a new instance with a risk of 1 is to be allowed.
         allowed = self.level * (len(labels) + 1) - 1
         probability = self._probabilities(X)
         if misses:
@@ -492,7 +492,7 @@ class RiskControlledClassifier(SplitConformalClassifier):
 
 
 def _first_beyond(values: np.ndarray, shares: np.ndarray, allowed: float) -> float:
-    """Add shares in ascending order of values; return the value at which the sum exceeds ``allowed``.
+    """Add up ``shares`` in ascending order of ``values``; return the value where the sum exceeds ``allowed``.
 
     Return −inf if ``allowed`` is negative, and inf if the sum never exceeds ``allowed``.
     """

@@ -1,4 +1,4 @@
-"""A wrapper by which all answers of a classifier of label vectors obey rules."""
+"""A wrapper that makes all predictions of a multi-label classifier obey rules."""
 
 from __future__ import annotations
 
@@ -40,42 +40,42 @@ from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassi
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import Decoding, Marginals
 
-# Classifiers that have a parameter for rules.
+# Classifiers with their own parameter ``constraints``.
 OWN = StructuredClassifier | ProbabilisticClassifierChain
 
 
 def _has_probabilities(classifier: ConstrainedClassifier) -> bool:
-    """Return whether rules can restrict the estimator's distribution."""
+    """Return whether the estimator's probabilities can be computed given that all rules hold."""
     estimator = getattr(classifier, "estimator_", classifier.estimator)
     can = getattr(estimator, "capabilities", None)
     return can is not None and can.restricts_probabilities
 
 
 class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
-    """A classifier under rules: the answers are the best label sets that obey the rules.
+    """A classifier that predicts the best label sets among all label sets that obey given rules.
 
-    Training ignores the rules. If the estimator's search supports rules, it decodes. Other searches are
-    repeated with labels of broken rules fixed at 0 and at 1
-    (:mod:`lmbm_torch.inference.under_rules.constrained`); this takes no time if all answers obey the rules.
-    If the estimator's ``predict`` differs from ``decode``, it predicts as if its own parameter
-    ``constraints`` held the rules. Probabilities and samples of belief networks and Boltzmann machines obey
-    the rules, too.
+    Training ignores the rules. If the estimator's search supports rules, the search decodes under the rules.
+    Other searches are repeated with labels of broken rules fixed at 0 and at 1
+    (:mod:`lmbm_torch.inference.under_rules.constrained`), which takes no extra time if all predictions obey
+    the rules. If the estimator's ``predict`` differs from ``decode``, predictions are the same as with the
+    rules in the estimator's own parameter ``constraints``. Probabilities and samples of belief networks and
+    Boltzmann machines obey the rules, too.
 
     Args:
         estimator: an estimator of the library with ``decode(X, known=...)`` for label matrices.
         constraints: one or several rules, as text, such as ``"urban -> not beach"`` or
             ``"at_most_one(dawn, noon, dusk)"`` (:mod:`lmbm_torch.constraints.text`), or as
             :class:`~lmbm_torch.constraints.Rule`.
-        hierarchy: a dictionary from labels to the parent or parents, which the labels need; or the
-            separator of label names that are paths, such as ``"/"`` for 01/01/03.
+        hierarchy: dictionary from a label to the parent or parents, which must be present if the label is; or
+            the separator of label names that are paths, such as ``"/"`` for 01/01/03.
         part_limit: largest number of searches for an instance, see
             :func:`inference.under_rules.constrained.decode`; not used if the estimator's search supports
             rules.
 
     Attributes:
         estimator_: the fitted estimator.
-        num_violations_: from rules to the number of training instances that break the rule; instances with
-            missing labels do not count.
+        num_violations_: dictionary from each broken rule to the number of training instances that break the
+            rule, without instances with missing labels.
         classes_, label_names_: see :class:`StructuredClassifier`.
 
     Examples:
@@ -105,15 +105,15 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @fit_call
     def fit(self, X: Rows, y: Rows, **fit_params: Any) -> Self:
-        """Fit the estimator, and count the training labels that break rules.
+        """Fit the estimator, and count the training instances that break each rule.
 
         Args:
-            X, y, fit_params: the estimator's arguments; rules name columns of ``y``, or label_0, …
+            X, y, fit_params: arguments of the estimator's ``fit``; rules name columns of ``y``, or label_0, …
 
         Raises:
             TypeError: the estimator does not decode label matrices.
-            ValueError: the estimator is of another library and the ``predict`` differs from ``decode``; ``y``
-                holds classes; rules have other labels or contradict each other; or inputs are refused.
+            ValueError: the estimator's ``predict`` differs from ``decode`` and takes no rules; ``y`` holds
+                classes; rules name unknown labels or contradict each other; or the estimator refuses inputs.
         """
         decodes = hasattr(self.estimator, "decode") and hasattr(self.estimator, "capabilities")
         if not decodes or self.estimator.capabilities.of_sequences:
@@ -140,13 +140,13 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """Return the label set that is best, by the estimator's objective, among all that obey the rules.
+        """Return the label sets with the best value of the estimator's objective that obey the rules.
 
         Args:
-            X: instances in the estimator's form.
-            known: (instances, labels), known labels in the values of ``fit``, NaN for free labels.
-            top_k: number of label sets, best first.
-            constraints: further rules for the call.
+            X: instances in the form that the estimator takes.
+            known: (instances, labels), known labels in the values of ``fit``; NaN for labels to decode.
+            top_k: number of label sets for each instance, best first.
+            constraints: further rules, only for this call.
 
         Raises:
             ValueError: known labels contradict the rules; see
@@ -165,7 +165,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Return the best labels (instances, labels) that obey the rules; see :meth:`decode` for ``known``.
 
-        Labels are CSR if the estimator's ``sparse_output`` is true.
+        If the estimator's ``sparse_output`` is true, the result is a sparse CSR matrix.
         """
         check_is_fitted(self)
         if (ruled := self._ruled()) is not None:
@@ -191,9 +191,9 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     def marginals(self, X: Rows) -> Marginals:
         """Return the exact marginals of the estimator's distribution, given that all rules are obeyed.
 
-        Up to 22 labels are enumerated; for more labels a junction tree is used, which needs a belief network
-        with few parents or a sparse Boltzmann machine (:func:`lmbm_torch.inference.log_partition`). For
-        belief networks, ``log_partition`` is the log-probability that all rules are obeyed.
+        Up to 22 labels are enumerated. For more labels a junction tree is used, which suits belief networks
+        with few parents and sparse Boltzmann machines (:func:`lmbm_torch.inference.log_partition`). For
+        belief networks, the result's ``log_partition`` is the log-probability that all rules are obeyed.
 
         Raises:
             ValueError: there are more than 22 labels, and the junction tree is too wide.
@@ -206,8 +206,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """Return log P(Y | x, Y obeys all rules), (instances,); −∞ if Y breaks a rule.
 
         Args:
-            X: instances in the estimator's form.
-            Y: (instances, labels), in the values of ``fit``.
+            X: instances in the form that the estimator takes.
+            Y: (instances, labels), label vectors in the values of ``fit``.
 
         Raises:
             ValueError: see :meth:`marginals`.
@@ -219,7 +219,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     @available_if(_has_probabilities)
     @answer_call
     def sample(self, X: Rows, num_samples: int = 1) -> np.ndarray:
-        """Return label vectors sampled from P(y | x, y obeys all rules), (num_samples, instances, labels).
+        """Sample label vectors from P(y | x, y obeys all rules), (num_samples, instances, labels).
 
         Raises:
             ValueError: see :meth:`marginals`; ``num_samples`` is below 1.
@@ -231,7 +231,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @answer_call
     def binding_rules(self, X: Rows) -> list[list[str]]:
-        """Return for each instance the rules, as text, that the answer without rules breaks."""
+        """Return for each instance the rules, as text, that a prediction without rules would break."""
         check_is_fitted(self)
         if (ruled := self._ruled()) is not None:
             return ruled.binding_rules(X)
@@ -239,7 +239,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Explain the labels of one instance, with the rules that the answer without rules breaks.
+        """Explain the labels of one instance, with the rules that a prediction without rules would break.
 
         Args:
             X, reference, num_features: see :meth:`LMSBNClassifier.explain`. In the explanation, ``otherwise``
@@ -270,7 +270,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return AllowedDistribution(energies, self._rules())
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints:
-        """Return all rules: of the classifier, of the estimator, of the hierarchy, and ``more``."""
+        """Combine the rules of this classifier, of the estimator, of the hierarchy, and of ``more``."""
         names = self.label_names_
         assert names is not None
         own = self.estimator._given_rules if isinstance(self.estimator, OWN) else ()
@@ -279,17 +279,17 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return rules_over(names, *own, self.constraints, parents and rules_of.hierarchy(parents), more)
 
     def _ruled(self) -> Any:
-        """Return the fitted estimator with all rules; None if it predicts by ``decode``."""
+        """Return the fitted estimator with all rules; None if ``predict`` is the same as ``decode``."""
         predicts_by_decode = self.estimator_.capabilities.predicts_by_decode
         return None if predicts_by_decode else self.estimator_.with_rules(self._rules())
 
     def _freely(self) -> Any:
-        """Return the fitted estimator without rules."""
+        """Return the fitted estimator without any rules of its own."""
         return self.estimator_.with_rules(None) if isinstance(self.estimator_, OWN) else self.estimator_
 
 
 def _violations(rules: rules_of.Constraints, labels: Any) -> dict[str, int]:
-    """Count for each rule the label vectors without missing labels that break the rule."""
+    """Count the label vectors without missing labels that break a rule, for each broken rule."""
     found: Counter[str] = Counter()
     for rows in gen_batches(labels.shape[0], rows_at_once(labels.shape[1])):
         batch = dense(labels[rows])

@@ -1,4 +1,4 @@
-"""Hierarchical multi-label classification by any classifier; all answers obey the hierarchy."""
+"""Hierarchical multi-label classification by any classifier; all predictions obey the hierarchy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = -1
 
 @dataclass(frozen=True, eq=False)
 class LabelForest:
-    """A forest of labels, in which a label is present only if the parent is.
+    """A hierarchy of labels, in which a label is present only if the label's parent is present.
 
     Args:
         names: names of the labels.
@@ -73,7 +73,7 @@ class LabelForest:
 
     @cached_property
     def order(self) -> np.ndarray:
-        """Return the indices of the labels in an order with each parent before the children, (labels,)."""
+        """Return the indices of the labels, ordered so that parents come before their children, (labels,)."""
         depth = np.zeros(len(self.parents), int)
         above = self.parents.copy()
         while (above != ROOT).any():
@@ -85,14 +85,14 @@ class LabelForest:
         return np.argsort(depth, kind="stable")
 
     def families(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield each parent with the children, from the roots, whose parent is ``ROOT``, to the leaves."""
+        """Yield each parent and its children, parents first; the parent of labels without one is ``ROOT``."""
         for parent in (ROOT, *self.order.tolist()):
             children = np.flatnonzero(self.parents == parent)
             if len(children):
                 yield parent, children
 
     def check_closed(self, labels: np.ndarray) -> None:
-        """Raise ValueError if a label vector of labels (instances, labels) has a label without the parent."""
+        """Raise ValueError if a row of labels (instances, labels) has a label without the label's parent."""
         check_shape("y", labels, None, len(self.parents))
         rows, places = (labels[:, self._children] > labels[:, self._parents]).nonzero()
         if len(rows):
@@ -103,7 +103,7 @@ class LabelForest:
             )
 
     def raised(self, probability: np.ndarray) -> np.ndarray:
-        """Raise the probability of each label to that of the most probable descendant, (instances, labels).
+        """Raise each label's probability to the largest probability of its descendants, (instances, labels).
 
         This is the max constraint module of Giunchiglia and Lukasiewicz (2020), eq. 1. Probabilities that
         obey the hierarchy stay unchanged.
@@ -116,7 +116,7 @@ class LabelForest:
         return probability
 
     def raised_from(self, probability: np.ndarray) -> np.ndarray:
-        """Return for each label of an instance the label whose probability it gets by :meth:`raised`."""
+        """Return for each label of an instance the label from which :meth:`raised` takes the probability."""
         source = np.arange(len(probability))
         for label in self.order[::-1]:
             parent = self.parents[label]
@@ -125,7 +125,7 @@ class LabelForest:
         return source
 
     def multiplied(self, conditional: np.ndarray) -> np.ndarray:
-        """Return P(label), (instances, labels), from P(label | parent)."""
+        """Compute P(label), (instances, labels), from P(label | parent) by products along each path."""
         probability = conditional.copy()
         for label in self.order:
             if self.parents[label] != ROOT:
@@ -133,7 +133,7 @@ class LabelForest:
         return probability
 
     def conditionals(self, probability: np.ndarray) -> np.ndarray:
-        """Return P(label | parent) from P(label) under the hierarchy; 0 if the parent has probability 0."""
+        """Compute P(label | parent) from P(label); 0 if the parent has probability 0."""
         conditional = probability.copy()
         above = probability[:, self._parents]
         below = probability[:, self._children]
@@ -155,7 +155,7 @@ class LabelForest:
         if is_present:
             updated[:, path] = 1
             return updated
-        # P(ancestor is present and the label is absent), for each ancestor: the label needs its ancestors.
+        # For each label on the path: P(present, but ``label`` absent) is a difference, as ``label`` needs it.
         probability = self.multiplied(conditional)
         alone = probability[:, path] - probability[:, [label]]
         above = np.hstack([alone[:, 1:], 1 - probability[:, [label]]])
@@ -163,9 +163,9 @@ class LabelForest:
         return updated
 
     def log_prob(self, conditional: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return log P(labels) of each instance, (instances,); −∞ if a label is present without the parent.
+        """Return log P(labels) of each instance, (instances,); −∞ if a label is present without its parent.
 
-        Given the ancestors, labels are independent: P(y) is the product of P(y_k | y_parent(k)).
+        P(y) is the product of P(y_k | y_parent(k)).
         """
         present = np.ones(labels.shape, bool)
         present[:, self._children] = labels[:, self._parents] == 1
@@ -179,8 +179,8 @@ class LabelForest:
         """Return the most probable label vectors (instances, labels), by dynamic programming."""
         with np.errstate(divide="ignore"):
             present, absent = np.log(conditional), np.log1p(-conditional)
-        # From the leaves to the roots: the largest log-probability of each label's subtree if its parent is
-        # present, once with the label and once without.
+        # From the leaves to the roots, compute the largest log-probability of each label's subtree given a
+        # present parent, once with the label present and once absent.
         for label in self.order[::-1]:
             if self.parents[label] != ROOT:
                 present[:, self.parents[label]] += np.maximum(present[:, label], absent[:, label])
@@ -200,15 +200,15 @@ class LabelForest:
 
 
 class HierarchicalClassifier(ClassifierOfLabels):
-    """A hierarchical multi-label classifier: a label needs the parent, and is at most as probable.
+    """A multi-label classifier whose labels and probabilities obey a hierarchy of the labels.
 
-    With ``scope="all"`` the estimator is fitted once, to all labels, and the probability of each label is
-    raised to that of the most probable descendant (Giunchiglia and Lukasiewicz 2020); decision trees, whose
-    leaves average label vectors, need no correction (Vens et al. 2008). With ``scope="parent"`` an estimator
-    for the children of each label is fitted to the instances with the label (Silla and Freitas 2011, local
-    classifiers per parent node), and probabilities are multiplied along the path. In both cases labels are
-    independent given the ancestors, P(y) = Π_k P(y_k | y_parent(k)), and decoding uses the distribution.
-    Means of the probabilities of several such classifiers obey the hierarchy, too.
+    A label is present only if its parent is, and is at most as probable as the parent. With ``scope="all"``
+    the estimator is fitted once, to all labels, and the probability of each label is raised to that of the
+    most probable descendant (Giunchiglia and Lukasiewicz 2020); decision trees, whose leaves average label
+    vectors, need no correction (Vens et al. 2008). With ``scope="parent"`` an estimator for the children of
+    each label is fitted to the instances with the label (Silla and Freitas 2011, local classifiers per parent
+    node), and probabilities are multiplied along the path. In both cases each label only depends on its
+    parent: P(y) = Π_k P(y_k | y_parent(k)). Means of several classifiers' probabilities are valid, too.
 
     Args:
         estimator: a classifier of label matrices with ``predict_proba``, such as a forest of scikit-learn, or
@@ -216,7 +216,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         hierarchy: a dictionary from labels to parents, by name or index; or the separator of names that are
             paths, such as ``"/"`` for 01/01/03. Labels without a parent are roots.
         scope: ``"all"`` or ``"parent"``.
-        decoder: the measure whose expected value :meth:`predict` maximises: ``"hamming"`` (labels with a
+        decoder: the metric whose expected value :meth:`predict` maximises: ``"hamming"`` (labels with a
             probability above one half), or ``"exact_match"`` (the most probable label vector).
 
     Attributes:
@@ -256,13 +256,13 @@ class HierarchicalClassifier(ClassifierOfLabels):
         """Fit the estimators to instances and labels.
 
         Args:
-            X: instances in the estimator's form.
+            X: instances in the form that the estimator takes.
             y: (instances, labels) in {0, 1}; a label is present only if the parent is. NaN for missing labels
                 if the estimator takes NaN. The column names of a data frame are kept.
 
         Raises:
             TypeError: the estimator is not a classifier, or has no ``predict_proba``.
-            ValueError: a label is present without the parent, the hierarchy has unknown labels, or a
+            ValueError: a label is present without its parent, the hierarchy has unknown labels, or a
                 parameter or input is invalid.
         """
         check_parameters(self)
@@ -285,7 +285,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
     @answer_call
     def predict_proba(self, X) -> np.ndarray:
-        """Return P(y_i = 1 | x), (instances, labels); no label is more probable than the parent."""
+        """Return P(y_i = 1 | x), (instances, labels); no label is more probable than its parent."""
         check_is_fitted(self)
         found = self.uncorrected(self._validated(X, reset=False))
         return self.forest_.raised(found) if self.scope == "all" else self.forest_.multiplied(found)
@@ -303,7 +303,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
     @answer_call
     def predict(self, X) -> np.ndarray:
-        """Return the labels (instances, labels) in {0, 1} that ``decoder`` chooses, each with the parent."""
+        """Predict labels (instances, labels) in {0, 1}; each present label's parent is present, too."""
         check_parameters(self)
         probability = self.predict_proba(X)
         if self.decoder == "hamming":
@@ -312,7 +312,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
     @answer_call
     def log_prob(self, X, Y) -> np.ndarray:
-        """Return log P(Y | x) of whole label vectors, (instances,); −∞ if a label is without the parent.
+        """Return log P(Y | x) of whole label vectors, (instances,); −∞ if a label is without its parent.
 
         Args:
             X: see :meth:`fit`.
@@ -334,7 +334,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         """Explain the labels of one instance.
 
         Args:
-            X: one instance in the estimator's form.
+            X: one instance in the form that the estimator takes.
             reference: (features,), values of features that are left out, and the baseline for contributions
                 to linear classifiers; by default the training means.
             num_features: number of features to set to the reference, one at a time, to see which labels
@@ -342,14 +342,14 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
         Returns:
             An :class:`~lmbm_torch.estimators.explain.explanations.Explanation`: the probability of each
-            label, and the labels that change with the label under the hierarchy. For decision trees and
-            linear classifiers, also one for each label (``MultiOutputClassifier``) or in a pipeline, the
-            probability is a sum of contributions, see
+            label, and which other labels change if the label is changed. For decision trees and linear
+            classifiers, also inside of ``MultiOutputClassifier`` or a pipeline, the probability is a sum of
+            contributions of the features, see
             :class:`~lmbm_torch.estimators.explain.parts.HierarchyFields`.
 
         Raises:
             ModuleNotFoundError: the estimator has trees, and ``shap`` is not installed.
-            ValueError: X has several instances, or the reference has another shape than (features,).
+            ValueError: X has several instances, or the reference has not the shape (features,).
         """
         check_parameters(self)
         check_is_fitted(self)
@@ -358,7 +358,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         return explanation(fields, self._answer, X, num_features, fields.binding(X))
 
     def _answer(self, X: Any, known: np.ndarray | None) -> Answer | None:
-        """Return the answer for an instance; None if the known value of a label has probability 0."""
+        """Predict an instance given the known value of a label; return None if the value is impossible."""
         forest, probability = self.forest_, self.predict_proba(X)
         conditional = forest.conditionals(probability)
         updated = conditional
@@ -374,13 +374,13 @@ class HierarchicalClassifier(ClassifierOfLabels):
         return Answer(torch.from_numpy(labels), torch.from_numpy(forest.log_prob(conditional, labels)))
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Check the number and the names of features; the estimator checks the values."""
+        """Check only the number and the names of features, because the estimator checks the values."""
         X = targets.with_rows(X)
         validate_data(self, X, skip_check_array=True, reset=reset)
         return X
 
     def _families(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield each parent with the labels that are trained on the instances of the parent."""
+        """Yield each parent with the labels to train on the instances in which the parent is present."""
         if self.scope == "parent":
             return self.forest_.families()
         return iter([(ROOT, np.arange(len(self.label_names_)))])
@@ -408,7 +408,7 @@ class _Member:
         rows = np.arange(len(labels)) if parent == ROOT else np.flatnonzero(labels[:, parent] == 1)
         rows = rows[~np.isnan(labels[np.ix_(rows, children)]).all(1)]
         own = labels[np.ix_(rows, children)]
-        # A label is constant if the smallest and the largest known value are equal.
+        # A label needs no estimator if its smallest and its largest known value are equal.
         constant = np.fmax.reduce(own, 0, initial=0)
         is_varying = np.fmin.reduce(own, 0, initial=1) < constant
         fitted = None

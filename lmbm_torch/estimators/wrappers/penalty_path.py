@@ -63,27 +63,27 @@ def _has_log_prob(classifier: PenaltyPathClassifier) -> bool:
 
 
 class PenaltyPathClassifier(StructuredClassifier):
-    """A classifier that chooses C: the smallest C with the best mean score over stratified folds.
+    """A classifier that chooses C by cross-validation: the smallest C with the best mean score.
 
     Workers of joblib's active backend train the folds.
 
     Args:
-        base: the classifier, whose C is not used; None for default parameters.
+        base: the unfitted classifier; its C is ignored. None for a classifier with default parameters.
         Cs: the number of values to try, which are multiples of ``"scale"`` from 0.1 to 30 with equal ratios;
             or the values: numbers, for features as they are, or multiples such as ``"0.3*scale"``.
         cv: number of folds, stratified by label sets, or a splitter of scikit-learn.
         scoring: a score as in scikit-learn; by default the exact match.
         verbose: 1 for a progress bar over all fits (needs rich); 0 for no bar.
         random_state: seed for the folds, and for a base without a seed.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), added to
-            the rules of ``base``.
+        constraints: rules that all predictions obey, as text or objects (:mod:`lmbm_torch.constraints`),
+            added to the rules of ``base``.
 
     Attributes:
         Cs_: (values,), ascending: numbers, or multiples of ``"scale"``.
         scores_: (folds, values), scores on held-out instances.
         C_: the chosen value.
-        C_edge_: "smallest" or "largest" if the chosen value is the first or last of several, because better
-            values may lie outside; otherwise None. ``estimator_`` has the attribute, too, for the report.
+        C_edge_: "smallest" or "largest" if the chosen value is the first or last of several (a better value
+            may lie outside); otherwise None. ``estimator_`` has the attribute, too, for the report.
         estimator_: the base with the chosen C, fitted to all instances from scratch.
         n_iters_: (folds, values), iterations of the solver.
         classes_, label_names_: see :class:`StructuredClassifier`.
@@ -120,7 +120,7 @@ class PenaltyPathClassifier(StructuredClassifier):
             groups: (instances,); all instances of a group are in the same fold.
 
         Raises:
-            TypeError: the base is of another class.
+            TypeError: the base is not a classifier of the expected class.
             ValueError: a parameter or input is invalid, or there are fewer instances than folds.
 
         Warns:
@@ -147,7 +147,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.estimator_.label_names_ = self.label_names_
         ends = {} if self.Cs_[0] == self.Cs_[-1] else {self.Cs_[0]: "smallest", self.Cs_[-1]: "largest"}
         self.C_edge_ = self.estimator_.C_edge_ = ends.get(self.C_)
-        # With one or two values the chosen value is always an end, and a warning would say nothing.
+        # Do not warn for one or two values of C, where the chosen one is always the smallest or largest.
         if self.C_edge_ is not None and len(self.Cs_) > 2:
             further = {"smallest": "smaller", "largest": "larger"}[self.C_edge_]
             warnings.warn(
@@ -159,7 +159,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
-        """Return labels (instances, labels), or classes; see ``predict`` of the base."""
+        """Predict labels (instances, labels), or classes (instances,), by ``predict`` of ``estimator_``."""
         check_is_fitted(self)
         labels = self.estimator_.predict(self._validate_predict(X), self._known_codes(known))
         return self.label_values(labels) if self.binarizer_ is None else labels
@@ -171,21 +171,21 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return the capabilities of the base."""
+        """Return what the base can do, such as decoding under rules; see :class:`Capabilities`."""
         return self._latest.capabilities
 
     @answer_call
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """Return ``decode`` of ``estimator_``."""
+        """Return the best label sets, as found by ``decode`` of ``estimator_``."""
         check_is_fitted(self)
         return self.estimator_.decode(self._validate_predict(X), self._known_codes(known), top_k, constraints)
 
     @available_if(_has_log_prob)
     @answer_call
     def log_prob(self, X: Rows, Y: ArrayLike) -> np.ndarray:
-        """Return ``log_prob`` of ``estimator_`` for labels Y in the values of ``fit``."""
+        """Return log P(Y | x), (instances,), by ``estimator_``, for labels Y in the values of ``fit``."""
         check_is_fitted(self)
         return self.estimator_.log_prob(self._validate_predict(X), self._codes("Y", Y))
 
@@ -197,7 +197,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Return ``explain`` of ``estimator_``."""
+        """Explain the labels of one instance, as by ``explain`` of ``estimator_``."""
         check_is_fitted(self)
         X = self._validate_predict(X)
         model: Any = without_names(self)
@@ -205,7 +205,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         return found.in_values(self.classes_)
 
     def _fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
-        """Return the fields of ``estimator_``, which explain answers, with names of the features."""
+        """Return the fields of ``estimator_``, from which predictions are explained, with feature names."""
         estimator = copy(self.estimator_)
         estimator.names_of_features_ = getattr(self, "names_of_features_", None)
         return estimator._fields(X, reference)
@@ -217,7 +217,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         known: tuple[Any, Any, Any],
         fold: tuple[np.ndarray, np.ndarray],
     ) -> tuple[list[float], list[int]]:
-        """Return scores and iterations of one fold for each C, from the smallest C to the largest."""
+        """Train on one fold with each C in ascending order; return the scores and the solver's iterations."""
         (X, targets, weight), (train, held_out) = known, fold
         of_kernel = get_tags(self).input_tags.pairwise
         inputs, others = (X[np.ix_(rows, train)] if of_kernel else X[rows] for rows in (train, held_out))
@@ -226,10 +226,10 @@ class PenaltyPathClassifier(StructuredClassifier):
         for C in self.Cs_.tolist():
             estimator = self._to_fit(C, seeds)
             if self.verbose:
-                # Two progress bars at once would overwrite each other.
+                # The path shows a progress bar; a second one for each fit would overwrite it.
                 estimator.set_params(verbose=0)
             if hasattr(estimator, "calibrate") and self.scoring is None:
-                # Exact match needs no calibration: calibration does not change predicted labels.
+                # Do not calibrate: the score is exact match, and calibration does not change predictions.
                 estimator.set_params(calibrate=False)
             estimator._fit_along(path, inputs, targets[train], None if weight is None else weight[train])
             score: Any = check_scoring(estimator, self.scoring)
@@ -252,7 +252,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     @property
     def _has_multiples(self) -> bool:
-        """Return whether values of C are multiples of ``"scale"``."""
+        """Return whether the values of C are multiples of ``"scale"`` rather than numbers."""
         return isinstance(self.Cs, Integral) or any(
             isinstance(value, str) for value in np.ravel(self.Cs).tolist()
         )
@@ -264,22 +264,22 @@ class PenaltyPathClassifier(StructuredClassifier):
         return base.set_params(C=recipe.times_scale(C) if self._has_multiples else C)
 
     def _to_fit(self, C: float, seeds: dict[str, int]) -> Any:
-        """Return an unfitted base with a C and all rules; rules use indices, as labels have no names."""
+        """Return an unfitted base with this C and all rules, with label indices in place of label names."""
         return self._unfitted(C).set_params(constraints=self._nameless_rules(), **seeds)
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """Return a copy under ``rules`` alone, or under no rules for None."""
+        """Return a copy whose only rules are ``rules``; for None, a copy without rules."""
         other = super().with_rules(rules)
         other.estimator_ = self.estimator_.with_rules(rules)
         return other
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
-        """Return ``calibrated`` of ``estimator_``."""
+        """Calibrate energies for probabilities, as ``estimator_`` does."""
         return self.estimator_.calibrated(energies)
 
 
 def _fitted(known: tuple[Any, Any, Any], classifier: Any) -> Any:
-    """Train the classifier on all instances, in a worker that already has the instances."""
+    """Fit the classifier to ``known``, the features, labels and weights that a worker already holds."""
     return classifier.fit(*known)
 
 

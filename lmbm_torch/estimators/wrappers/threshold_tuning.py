@@ -1,10 +1,10 @@
-"""Decision thresholds of a belief network's labels, chosen for a measure by cross-validation.
+"""Decision thresholds of a belief network's labels, chosen for a metric by cross-validation.
 
 To find the label sets with the smallest hinge loss at many thresholds of one label k, few decodings are
 enough. A threshold θ on the field g_k(y) changes only the hinge of label k. For y_k = 1 the hinge is [γ −
-g_k(y) + θ]_+, which grows with θ, at most as fast as θ. For y_k = 0 it is [γ + g_k(y) − θ]_+, which shrinks,
-at most as fast as θ grows. Therefore a best label set at θ tells much about other thresholds. If the label
-set has y_k = 1 (for y_k = 0 exchange lower and higher):
+g_k(y) + θ]_+, which grows with θ, at most as fast as θ. For y_k = 0 the hinge is [γ + g_k(y) − θ]_+, which
+shrinks, at most as fast as θ grows. Therefore the best label set at θ is often known to be best at other
+thresholds, too. If the label set has y_k = 1 (for y_k = 0 exchange lower and higher):
 
 - at lower thresholds no label set with y_k = 0 is better;
 - if the hinge of label k is positive, the label set stays best at lower thresholds until the hinge is zero,
@@ -47,7 +47,7 @@ MEASURES = ("exact_match", "sample_f1", "macro_f1", "micro_f1")
 
 
 class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
-    """A belief network with thresholds on the labels' fields that maximise a measure (Fan and Lin 2007).
+    """A belief network with a threshold for each label's field, chosen to maximise a metric (Fan, Lin 2007).
 
     The thresholds are optimised one label after another, in several cycles, on the fields of held-out
     instances. With independent labels (``LMSBNClassifier(degree=1)``, linear or with a kernel) this is the
@@ -55,20 +55,20 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
     labels with parents, too; then every tried threshold needs decodings.
 
     Args:
-        base: the belief network, whose ``decoder`` is not used; ``LMSBNClassifier()`` by default.
-        measure: ``"exact_match"``, ``"sample_f1"``, ``"macro_f1"`` or ``"micro_f1"``.
+        base: the belief network; its ``decoder`` is ignored. By default ``LMSBNClassifier()``.
+        measure: metric to maximise: ``"exact_match"``, ``"sample_f1"``, ``"macro_f1"`` or ``"micro_f1"``.
         cv: number of folds, a splitter or splits, as in scikit-learn.
         num_steps: the thresholds γ j / num_steps for |j| < num_steps are tried. ±γ are left out: for a label
             that has hardly been learned, the field would be zero after the threshold.
         max_cycles: largest number of cycles over all labels; a cycle without a change is the last.
         random_state: seed for a base without a seed, and for samples of probabilities; None for the base's
             seed.
-        constraints: rules that all answers, also during tuning, obey, as text or objects
+        constraints: rules that all predictions obey, also while thresholds are tuned, as text or objects
             (:mod:`lmbm_torch.constraints`), added to the rules of ``base``.
 
     Attributes:
-        thresholds_: (labels,), subtracted from the fields; 0 if no other value is better.
-        cross_validated_: the measure with these thresholds on the held-out instances.
+        thresholds_: (labels,), subtracted from the labels' fields; 0 if no other value is better.
+        cross_validated_: the metric's value with these thresholds on the held-out instances.
         network_: the belief network, fitted to all instances.
 
     Examples:
@@ -106,7 +106,7 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
     @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Train and choose thresholds, see :meth:`LMSBNClassifier.fit`; the measure counts only known labels.
+        """Train the network and choose the thresholds by known labels; see :meth:`LMSBNClassifier.fit`.
 
         Raises:
             TypeError: the base is not an :class:`LMSBNClassifier`.
@@ -129,7 +129,7 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def trained(self) -> DecodingClassifier:
-        """Return the belief network without the thresholds."""
+        """Return the fitted belief network, without thresholds."""
         return self.network_
 
     @answer_call
@@ -139,23 +139,23 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
         return _shifted(energy, torch.from_numpy(self.thresholds_))
 
     def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
-        """Calibrate energies with thresholds; the equal mixture of the results defines the probabilities."""
+        """Return calibrated energies, whose equally weighted mixture defines the probabilities."""
         return self.network_.calibrated(energies)
 
     def with_node_limit(self, node_limit: int | None) -> Self:
-        """Return a copy with another limit on the number of search nodes; None for no limit."""
+        """Return a copy with this limit on the number of search nodes; None for no limit."""
         other = copy(self)
         other.network_ = self.network_.with_node_limit(node_limit)
         return other
 
     @property
     def device(self) -> Any:
-        """Return the device of the base."""
+        """Return the device on which the belief network predicts."""
         return self.network_.device
 
     @property
     def _network(self) -> LMSBNClassifier:
-        """Return the belief network, fitted or not."""
+        """Return the fitted belief network; before ``fit``, an unfitted one."""
         return self.network_ if hasattr(self, "network_") else unfitted_network(self.base)
 
     def _decode_energy(self, energy: DirectedEnergy, *arguments: Any, **named: Any) -> Decoding:
@@ -175,7 +175,7 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
         grid = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64, device="cpu")
         grid = base.margin * grid / self.num_steps
-        # Thresholds near 0 come first: the first of equally good thresholds is taken.
+        # Put thresholds near 0 first, because the first of equally good thresholds is taken.
         order = grid.abs().argsort(stable=True).tolist()
         thresholds = torch.zeros(num_labels, dtype=torch.float64, device="cpu")
         best = value(torch.cat([decode(energy).labels.cpu() for energy in energies]))
@@ -206,13 +206,13 @@ Decode = Callable[[DirectedEnergy], Decoding]
 
 
 class _Best(NamedTuple):
-    """The best label sets of some instances, each at one threshold.
+    """The best label sets for some pairs of an instance and a threshold of one label.
 
     Args:
-        rows: index of each instance.
-        place: index of each threshold.
-        labels: (rows, labels), the best label sets.
-        spin: value of the label with the threshold, −1 or 1.
+        rows: index of the instance of each pair.
+        place: index of the threshold of each pair.
+        labels: (pairs, labels), the best label sets.
+        spin: the label's value in the label set, −1 or 1.
         kink: the label's hinge is positive if ``spin`` times the threshold is above ``kink``.
         proven: whether the label set is proven optimal.
     """
@@ -232,22 +232,22 @@ def decode_thresholds(
     thresholds: Float[Tensor, " thresholds"],
     margin: float,
 ) -> Int[Tensor, "thresholds batch labels"]:
-    """Return the label sets with the smallest hinge loss for each instance and each threshold of one label.
+    """Find the label set with the smallest hinge loss for each instance and each threshold of one label.
 
     Among equally good label sets the result may differ from the decoder's choice.
 
     Args:
-        decode: function from energies to label sets with the smallest hinge loss, each proven or not.
+        decode: function that decodes an energy to the label sets with the smallest hinge loss.
         label: index of the label from whose field the threshold is subtracted.
-        thresholds: at least one, ascending.
+        thresholds: ascending thresholds, at least one.
         margin: the margin γ of the hinge.
     """
     thresholds = thresholds.to(energy.unary)
     size, count = energy.unary.shape[0], len(thresholds)
     found = torch.zeros(count, *energy.unary.shape, dtype=torch.int64, device=energy.device)
     settled = torch.zeros(count, size, dtype=torch.bool, device=energy.device)
-    # For each instance, the highest threshold at which the best label set has the label, and the lowest at
-    # which it lacks the label.
+    # For each instance: index of the highest threshold at which the best label set is known to have the
+    # label, and of the lowest threshold at which the best label set is known to lack the label.
     highest, lowest = (torch.full((size,), place, device=energy.device) for place in (-1, count))
     rows = torch.arange(size, device=energy.device).repeat(2)
     place = torch.tensor([0, count - 1], device=energy.device).repeat_interleave(size)
@@ -287,7 +287,7 @@ def _decoded(
 def _settle(
     best: _Best, thresholds: Tensor, highest: Tensor, lowest: Tensor, found: Tensor, settled: Tensor
 ) -> None:
-    """Write each label set to ``found`` at all thresholds where it is best, by the rules of this module."""
+    """Write each label set to ``found`` at all thresholds where the set is known to be best."""
     against = best.spin * thresholds[:, None]
     own = best.spin * thresholds[best.place]
     places = torch.arange(len(thresholds), device=thresholds.device)[:, None]
@@ -301,7 +301,7 @@ def _settle(
 
 
 def _left(settled: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the next instances and thresholds to decode: the middle open threshold of each, or all."""
+    """Return instances and thresholds to decode next: each instance's middle undecided one, or all if few."""
     is_left = ~settled
     if int(is_left.sum()) > settled.shape[1]:
         is_left &= is_left.cumsum(0) == (is_left.sum(0) + 1) // 2

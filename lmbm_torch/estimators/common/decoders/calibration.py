@@ -1,11 +1,11 @@
 """Calibration of an estimator's probabilities on instances held out in five folds.
 
-``calibrate="labels"`` fits a scale and a shift for each label's field, ``"scale"`` one scale for all fields;
-``"joint"`` adds two scales in equal mixture, so joint confidences match the share of right answers; see
-:mod:`lmbm_torch.calibration.scales`. ``True`` means ``"joint"`` if label sets can be summed and an instance
-has all labels, otherwise ``"labels"``. Instances count by sample weight, for Boltzmann machines also by the
-number of known labels. Calibration costs five further fits; sums over label sets of 18 to 22 labels take some
-seconds more.
+``calibrate="labels"`` fits a scale and a shift for each label's field, ``"scale"`` a common scale for all
+fields. ``"joint"`` adds an equally weighted mixture of two scales, so the probability of the predicted label
+set matches the share of right label sets (:mod:`lmbm_torch.calibration.scales`). ``True`` means ``"joint"``
+if sums over label sets are possible and an instance has all labels, otherwise ``"labels"``. Instances have
+their sample weight, for Boltzmann machines times the number of known labels. Calibration costs five further
+fits.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def learned_calibration(
     sample_weight: np.ndarray | None,
     **settings: Any,
 ) -> Calibration | None:
-    """Return the calibration of a fitted classifier, from fits with the same parameters; None without.
+    """Return the calibration of a fitted classifier, from further fits; None if ``kind`` is False.
 
     Args:
-        kind: the parameter ``calibrate``.
-        settings: parameters that differ from the classifier's.
+        kind: the classifier's parameter ``calibrate``.
+        settings: parameters of the further fits, if different from the classifier's.
     """
     if kind is False or labels.shape[0] < 2:
         return None
@@ -62,11 +62,11 @@ def held_out_energies(
     sample_weight: np.ndarray | None,
     splits: Iterable[tuple[np.ndarray, np.ndarray]],
 ) -> Iterator[tuple[Any, Tensor]]:
-    """Yield for each split the energy of the held-out instances, by a model of the others, and their labels.
+    """Train without each fold, and yield the energy and the labels of the held-out instances.
 
     Args:
-        model: an estimator, left unchanged.
-        splits: pairs of training rows and held-out rows.
+        model: estimator whose copies are trained.
+        splits: for each fold the training rows and the held-out rows.
     """
     of_kernel = get_tags(model).input_tags.pairwise
     for train, held_out in splits:

@@ -1,9 +1,9 @@
-"""Training on incomplete labels of models without an order of the labels.
+"""Training with missing labels, for models without an order of the labels.
 
-A classifier is trained on its own predictions of the missing labels, given the known labels. The first
-predictions are those of a belief network (:mod:`lmbm_torch.fitting.completion`). Training is repeated until
-the predictions stay the same, at most four times. Predictions obey ``constraints``, except for instances
-whose known labels break a rule.
+Missing labels are replaced by predictions given the known labels: first by a belief network's predictions
+(:mod:`lmbm_torch.fitting.completion`), later by the classifier's own. Training is repeated until the
+predictions stay the same, at most four times. Predictions obey ``constraints``, except for instances whose
+known labels break a rule.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def learn_along(
     labels: np.ndarray,
     sample_weight: np.ndarray | None,
 ) -> None:
-    """Call ``learn`` with complete labels and a path to their solution.
+    """Train by ``learn``; if labels are missing, repeatedly, with the missing labels predicted.
 
     Args:
-        path: for complete labels the start of the solver; completed labels start without a path.
+        path: earlier fit from which ``learn`` starts; not used if labels are missing.
         labels: (instances, labels) in {0, 1}, NaN for missing labels.
     """
     if not np.isnan(labels).any():
@@ -50,7 +50,7 @@ def learn_along(
 
 
 def completed(classifier: DecodingClassifier[Any], energy: Any, labels: np.ndarray) -> np.ndarray:
-    """Return a classifier's predictions given known labels, under its rules if the known labels obey them."""
+    """Predict labels given the known labels, under the rules where the known labels allow the rules."""
     known = label_tensor("known", labels, energy, allow_missing=True)
     rules = classifier.rules
     found = classifier._decode_energy(energy, known).labels.cpu().numpy()

@@ -1,4 +1,4 @@
-"""Classifiers that decode label vectors, as label sets or as codes of classes."""
+"""Classifiers that predict by decoding: the best label vector, or the class with the best label vector."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def routine(name: str) -> ModuleType:
     """Import the inference module of a decoder in ``ROUTINES``.
 
     Raises:
-        ValueError: an unknown name, set after ``fit``.
+        ValueError: the name is unknown, because the parameter was changed after ``fit``.
     """
     if name not in ROUTINES:
         raise ValueError(f"decoder: expected one of {tuple(ROUTINES)} or 'auto', got {name!r}")
-    # Imported at use: enumeration needs no external solver.
+    # Import the module only when needed, because some modules need an external solver.
     return import_module(f"lmbm_torch.inference.{ROUTINES[name]}")
 
 
 def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, Any]:
-    """Return the argument ``top_k`` of a routine that returns several label sets; no argument for one.
+    """Check ``top_k`` and return the keyword argument for a decoding function; no argument for 1.
 
     Raises:
-        ValueError: no count, or several label sets for a ``decoder`` outside ``able``.
+        ValueError: ``top_k`` is not a positive integer, or is above 1 and ``decoder`` is not in ``able``.
     """
     check_count("top_k", top_k)
     if top_k > 1 and decoder not in able:
@@ -86,10 +86,9 @@ def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, Any]:
 class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
     """A classifier that predicts the best label vector, or the class whose label vector (code) is best.
 
-    Reports, servers and wrappers call only the public methods: energies of instances, calibrated energies,
-    which define the probabilities, and decoding. A subclass defines the energies, the decoding and the
-    capabilities, and overrides the distribution, or the losses of classes, if the defaults for large-margin
-    models do not fit.
+    A subclass defines the energies of instances, their decoding and the capabilities. The subclass overrides
+    ``_distribution``, or ``_code_losses`` for classes, if the defaults for large-margin models do not fit.
+    Calibrated energies define the probabilities. Reports, servers and wrappers call only public methods.
 
     Attributes:
         model_: the model, on ``device``; in float64 if the estimator has no ``dtype``.
@@ -98,17 +97,17 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     model_: Any
     calibration_: Calibration | None = None
-    # Of classifiers along a path of C.
+    # "smallest" or "largest" if C was chosen by cross-validation and is at an end of the tried values.
     C_edge_: str | None = None
 
     @property
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """Return the classifier's capabilities, before and after ``fit``."""
+        """Return what the classifier can do (decode, search under rules, …); ``fit`` is not needed."""
 
     @property
     def trained(self) -> DecodingClassifier:
-        """The trained classifier: the classifier itself, or the classifier within a wrapper."""
+        """The classifier itself or, in a wrapper, the wrapped classifier."""
         return self
 
     def field_weights(self) -> np.ndarray | None:
@@ -120,7 +119,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     @abstractmethod
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Train on features (instances, features), labels (instances, labels) or classes, and weights."""
+        """Train on X (instances, features), labels or classes, and sample weights (instances,)."""
 
     @answer_call
     def energy(self, X: Rows) -> AnEnergy:
@@ -128,11 +127,11 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         return self._energy(self._validate_predict(X))
 
     def energies(self, X: Rows) -> list[AnEnergy]:
-        """Return the members' energies for instances (instances, features); a single model has one member."""
+        """Return the energies for instances (instances, features): one for each member of an ensemble."""
         return [self.energy(X)]
 
     def calibrated(self, energies: Sequence[AnEnergy]) -> list[AnEnergy]:
-        """Return calibrated energies, whose equal mixture defines the probabilities."""
+        """Return calibrated energies, whose equally weighted mixture defines the probabilities."""
         if self.calibration_ is None:
             return list(energies)
         return [member for energy in energies for member in self.calibration_.apply_all(energy)]
@@ -141,40 +140,40 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """Return the best label set of each instance by the classifier's objective, with its certificate.
+        """Return the best label sets of each instance by the classifier's objective, and whether proven best.
 
         Args:
             X: (instances, features), dense or CSR.
-            known: (instances, labels), known labels in the values of ``fit``, NaN for free labels.
-            top_k: number of label sets, best first.
-            constraints: further rules for the call, as text or objects.
+            known: (instances, labels), known labels in the values of ``fit``; NaN for labels to decode.
+            top_k: number of label sets for each instance, best first.
+            constraints: further rules, only for this call, as text or objects.
 
         Returns:
-            Labels are indices into ``classes_``, see :meth:`label_values`.
+            The decoding; labels are indices into ``classes_``, see :meth:`label_values`.
 
         Raises:
-            ValueError: several label sets, or known labels, for a decoder without support.
+            ValueError: the decoder does not support several label sets or known labels.
         """
         energy = self.energy(X)
         given = known_tensor(known, energy, self._label_classes)
         return self._decode_energy(energy, given, top_k, self._rules(constraints))
 
     def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
-        """Return the labels of :meth:`predict` for label matrices, with objective and certificate."""
+        """Return the labels of :meth:`predict` with the objective's values and whether proven best."""
         if self.capabilities.predicts_by_decode:
             return self.decode(X, known=known)
         return self._decode_expected(self.capabilities.objective, X, known)
 
     @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
-        """Return labels (instances, labels), or classes if ``fit`` had classes.
+        """Predict labels (instances, labels), or classes (instances,) if ``fit`` was given classes.
 
-        A ConvergenceWarning tells of searches that met a limit; :meth:`predict_decoding` has a status per
-        instance.
+        A ConvergenceWarning tells how many searches were ended by a limit; :meth:`predict_decoding` returns
+        the status of each instance.
 
         Args:
             X: (instances, features), dense or CSR.
-            known: see :meth:`decode`; for label matrices only.
+            known: known labels, see :meth:`decode`; None if ``fit`` was given classes.
         """
         codes = self._class_codes()
         if known is not None and self.binarizer_ is not None:
@@ -191,10 +190,10 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
     def decision_function(self, X: Rows) -> np.ndarray:
         """Return the margin of each label, (instances, labels): positive if :meth:`decode` returns 1.
 
-        The magnitude is the loss in the objective of :meth:`decode` if the label is held at the other value
-        and all other labels are decoded again, one decoding per label; infinite if rules forbid the other
-        value. For classes the result is minus their losses, (instances, classes), or the difference of two
-        losses, (instances,).
+        The magnitude is the loss in the objective of :meth:`decode` if the label is fixed at the opposite
+        value and the remaining labels are decoded again; infinite if rules forbid the opposite value. For
+        classes the result is the negative loss of each class, (instances, classes); for two classes the
+        margin of the second, (instances,).
         """
         codes = self._class_codes()
         if codes is not None:
@@ -211,14 +210,14 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     @answer_call
     def marginals(self, X: Rows) -> Marginals | BipartiteMarginals:
-        """Return P(y_i = 1 | x); under ``constraints`` exactly, given that all rules are obeyed.
+        """Return P(y_i = 1 | x); with ``constraints``, given that all rules are obeyed (then exactly).
 
-        The status says whether the marginals are exact, sampled (with a standard error), or approximations by
-        mean field or belief propagation.
+        The result's status tells whether the marginals are exact, sampled (with a standard error), or
+        approximations by mean field or belief propagation.
 
         Raises:
-            ValueError: many labels under rules, or in cliques of three or more, without a narrow junction
-                tree, see :func:`lmbm_torch.inference.log_partition`.
+            ValueError: there are rules, or cliques of three or more labels, and too many labels for exact
+                sums, see :func:`lmbm_torch.inference.log_partition`.
         """
         return self._restricted(self.calibrated(self.energies(X))).marginals()
 
@@ -229,10 +228,10 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
         Args:
             X: (instances, features), dense or CSR.
-            Y: (instances, labels), in the values of ``fit``.
+            Y: (instances, labels), label vectors in the values of ``fit``.
 
         Raises:
-            ValueError: labels of another shape or with other values; see also :meth:`marginals`.
+            ValueError: labels have a wrong shape or values that ``fit`` had not; see also :meth:`marginals`.
         """
         energies = self.calibrated(self.energies(X))
         labels = label_tensor("Y", Y, energies[0], self._label_classes)
@@ -253,27 +252,24 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Return an explanation of the labels of one instance.
-
-        Only models of pairs of labels have additive fields.
+        """Explain the predicted labels of one instance.
 
         Args:
             X: (1, features), dense or CSR.
-            reference: (features,), baseline of the contributions and value of a left-out feature; by default
-                the training means, for a kernel the means of the support vectors.
+            reference: (features,), the values that replace left-out features, and the baseline of
+                contributions; by default the training means, for a kernel the means of the support vectors.
             num_features: number of the most important features, set to the reference one at a time, to see
                 which labels change.
 
         Returns:
-            For each label the field, a sum of contributions of features or, for a kernel, of support vectors
-            by
-            row; or the probability, if available; and the labels affected by a change of the label. A mapping
-            with a
-            text and an HTML form (:mod:`~lmbm_torch.estimators.explain.explanations`).
+            A mapping with a text and an HTML form (:mod:`~lmbm_torch.estimators.explain.explanations`). For
+            each label the mapping has the field as a sum of contributions of features (for a kernel, of
+            support vectors), if the model has only pairs of labels, otherwise the probability, if available;
+            and the labels that change if the label is changed.
 
         Raises:
-            ValueError: several instances, a reference of another shape or for precomputed kernel values, or a
-                model of classes.
+            ValueError: there are several instances; ``reference`` has not the shape (features,), or kernel
+                values are precomputed; or the model predicts classes.
         """
         check_is_fitted(self)
         X = self._validate_predict(X)
@@ -282,26 +278,26 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     @answer_call
     def can_explain(self, X: Rows) -> bool:
-        """Return whether :meth:`explain` has additive fields for instances like X (instances, features)."""
+        """Return whether :meth:`explain` can write fields as sums of contributions, for instances like X."""
         return self.binarizer_ is None and are_taken_apart(self, X)
 
     def binding_rules(self, X: Rows) -> list[list[str]]:
-        """Return the constructor's rules, as text, broken by the unconstrained answer of each instance."""
+        """Return for each instance the rules, as text, that a prediction without rules would break."""
         labels = self.with_rules(None).predict_decoding(X).labels.cpu().numpy()
         rules = self._rules()
         return [[] for _ in labels] if rules is None else rules.broken(labels)
 
     def with_feature_names(self, names: Sequence[str]) -> Self:
-        """Return a copy with feature names for explanations of arrays."""
+        """Return a copy that uses these feature names in explanations."""
         other = copy(self)
         other.names_of_features_ = tuple(names)
         return other
 
     def with_node_limit(self, node_limit: int | None) -> Self:
-        """Return a copy with another limit of search nodes; None for no limit.
+        """Return a copy with this limit on the number of search nodes; None for no limit.
 
         Raises:
-            ValueError: a classifier without such a limit.
+            ValueError: the classifier has no parameter ``node_limit``.
         """
         if "node_limit" not in self.get_params(deep=False):
             raise ValueError(f"node_limit: expected none for {type(self).__name__}, which has no such limit")
@@ -309,12 +305,12 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     @torch.no_grad()
     def _energy(self, X: Features) -> AnEnergy:
-        """Return the energy of validated instances."""
+        """Return the model's energy for instances that are already validated."""
         dtype = next(self.model_.parameters()).dtype
         return self.model_(to_tensor(self._inputs(X)).to(self._device, dtype))
 
     def _inputs(self, X: Features) -> Features:
-        """Return the model's inputs."""
+        """Return the model's inputs for features X; subclasses with a kernel transform X."""
         return X
 
     @abstractmethod
@@ -325,10 +321,10 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         top_k: int = 1,
         rules: rules_of.Constraints | None = None,
     ) -> Decoding:
-        """Return the best label sets of an energy under rules, see :meth:`decode`."""
+        """Decode an energy to the ``top_k`` best label sets under rules, see :meth:`decode`."""
 
     def _decode_expected(self, measure: str, X: Rows, known: ArrayLike | None) -> Decoding:
-        """Return the label sets of largest expected measure under the belief networks."""
+        """Return the label sets with the largest expected value of a metric under the belief networks."""
         check_parameters(self)
         energies: Any = self.calibrated(self.energies(X))
         given = known_tensor(known, energies[0], self._label_classes)
@@ -336,22 +332,22 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         return NetworkMixture(energies, self._seed).decode(measure, given, self.rules, limits)
 
     def _distribution(self, energies: Sequence[AnEnergy]) -> Distribution:
-        """Return the distribution of calibrated energies without rules."""
+        """Return the distribution of label vectors by calibrated energies, without rules."""
         if isinstance(energies[0], DirectedEnergy):
             return NetworkMixture(cast(list[DirectedEnergy], energies), self._seed)
         return MachineMixture(cast(list[Any], energies))
 
     def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
-        """Return the losses (classes, instances) of label vectors (classes, 1, labels)."""
+        """Return the losses (classes, instances) of the classes' label vectors (classes, 1, labels)."""
         return hinge_losses(self.energies(X), codes, self.capabilities.margin)
 
     def _restricted(self, energies: Sequence[AnEnergy]) -> Distribution | AllowedDistribution:
-        """Return the distribution of calibrated energies, given that all rules are obeyed."""
+        """Return the distribution of label vectors, given that all rules are obeyed."""
         rules = self._rules()
         return self._distribution(energies) if rules is None else AllowedDistribution(energies, rules)
 
     def _warn_of_ends(self, converged: np.ndarray) -> None:
-        """Warn if a limit ended searches before a proof: those not ``converged``, (instances,)."""
+        """Warn if limits ended searches before the labels were proven best (``converged`` is False)."""
         limits = self.capabilities.limits
         if converged.all() or not limits:
             return
@@ -369,7 +365,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         return explained(self, fields, X, num_features)
 
     def _fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
-        """Return the fields of :meth:`explain` for a validated instance; labels or probabilities if none.
+        """Return the fields for :meth:`explain`; labels or probabilities if there are no additive fields.
 
         Raises:
             ValueError: see :meth:`explain`.
@@ -380,8 +376,8 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         return AnswerFields(self, self._effects, X, reference)
 
     def _effects(self, rows: np.ndarray) -> np.ndarray:
-        """Return a score of each label, (instances, labels), by which features are ranked."""
-        # Probabilities of belief networks with many labels would be sampled.
+        """Return a score of each label, (instances, labels); changes of scores rank the features."""
+        # Take fields for belief networks, because probabilities of many labels would be sampled.
         energies = self.energies(rows)
         if isinstance(energies[0], DirectedEnergy):
             directed = cast(list[DirectedEnergy], energies)
@@ -391,7 +387,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         return self.predict_decoding(rows).labels.cpu().numpy()
 
     def _objective_of_held(self, X: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-        """Return the function (rows of X, held labels) → objective of :meth:`decode`."""
+        """Return a function from rows of X and fixed labels to the objective of :meth:`decode`."""
         X = with_rows(X)
 
         def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -406,11 +402,11 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         known: np.ndarray,
         best: np.ndarray,
     ) -> np.ndarray:
-        """Return the loss of known labels against the ``best`` objective, infinite if impossible."""
+        """Return by how much fixed labels worsen the ``best`` objective; infinite if rules forbid them."""
         rules, losses = self._rules(), np.full(len(known), np.inf)
         if rules is None:
             return np.abs(objective_of(np.arange(len(known)), known) - best)
-        # Known labels of many instances repeat.
+        # Check each different row of known labels only once, because many rows are equal.
         held, which = np.unique(known, axis=0, return_inverse=True, equal_nan=True)
         possible = np.array([rules.leaves_any(each) for each in held])
         rows = possible[which.ravel()].nonzero()[0]
@@ -419,7 +415,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         return losses
 
     def _class_codes(self) -> Tensor | None:
-        """Return the codes of the classes, (classes, 1, labels); None if all label vectors are allowed."""
+        """Return the classes' label vectors, (classes, 1, labels); None for label matrices or two classes."""
         if not hasattr(self, "n_features_in_"):
             check_is_fitted(self)
         if self.binarizer_ is None or len(self.classes_) == 2:

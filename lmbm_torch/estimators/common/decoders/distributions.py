@@ -1,4 +1,4 @@
-"""Distributions of label vectors: of belief networks, of Boltzmann machines, and under rules."""
+"""Distributions of label vectors by belief networks and Boltzmann machines, also under rules."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from lmbm_torch.inference.search import mixture
 from lmbm_torch.inference.search.most_probable import affordable_labellings
 from lmbm_torch.shapes import Float, Int, Labels
 
-# Expected measures that likely labellings decode.
+# Metrics whose expected value is computed from the most probable label vectors.
 EXPECTED = ("hamming", "f1", "jaccard")
 DECODERS = ("hinge", "exact_match", *EXPECTED)
 
 
 def max_labellings(num_labels: int) -> int:
-    """Return how many label sets to enumerate for an expected measure."""
+    """Return the largest number of label sets to enumerate for an expected metric."""
     return affordable_labellings(num_labels, LIMITS.member_labellings)
 
 
 def hinge_losses(energies: Sequence[Any], codes: Tensor, margin: float) -> Tensor:
-    """Return the members' mean hinge loss, (classes, instances), of vectors (classes, 1, labels)."""
+    """Return the members' mean hinge loss (classes, instances) for label vectors (classes, 1, labels)."""
     margins = torch.stack([energy.local_margins(codes) for energy in energies])
     return (margin - margins).clamp(min=0).sum(-1).mean(0)
 
 
 class Distribution(Protocol):
-    """The distribution P(y | x) of some instances, from the energies of a model or its members."""
+    """The distribution P(y | x) of label vectors y for a batch of instances."""
 
     def marginals(self) -> Marginals | BipartiteMarginals:
         """Return the marginal probabilities of the labels."""
@@ -47,17 +47,17 @@ class Distribution(Protocol):
         ...
 
     def log_weights(self, codes: Tensor) -> Tensor:
-        """Return log P(codes), (classes, instances), up to a constant, of vectors (classes, 1, labels)."""
+        """Return log P(y | x) + constant, (classes, instances), for label vectors (classes, 1, labels)."""
         ...
 
 
 @dataclass(frozen=True)
 class NetworkMixture:
-    """The distribution P(y | x) of an equal mixture of belief networks, or of one.
+    """The distribution P(y | x) of an equally weighted mixture of belief networks, or of a single network.
 
     Args:
-        energies: of the members, calibrated if available.
-        draw_seed: draws the seed of samples.
+        energies: energies of the members, calibrated if there is a calibration.
+        draw_seed: function that draws the seed of samples.
     """
 
     energies: Sequence[DirectedEnergy]
@@ -66,11 +66,11 @@ class NetworkMixture:
     def decode(
         self, measure: str, known: Tensor | None, rules: Constraints | None, limits: Mapping[str, Any]
     ) -> Decoding:
-        """Return the label sets of largest expected measure, ``"exact_match"`` or a key of ``EXPECTED``.
+        """Return the label sets with the largest expected exact match, Hamming, F1 or Jaccard.
 
         Args:
-            known: (instances, labels) of {0, 1, NaN}, known labels.
-            limits: of :func:`~lmbm_torch.inference.search.mixture.decode`.
+            known: (instances, labels) in {0, 1}, known labels; NaN for labels to decode.
+            limits: limits of :func:`~lmbm_torch.inference.search.mixture.decode`.
         """
         is_sampled = rules is None and measure != "exact_match"
         return inference.decode_expected(
@@ -84,16 +84,16 @@ class NetworkMixture:
         )
 
     def marginals(self) -> Marginals:
-        """Return P(y_i = 1), exact for up to 20 labels or few parents, otherwise with standard errors.
+        """Return P(y_i = 1), exactly for up to 20 labels or for few parents, otherwise estimated.
 
-        Marginals of more labels with many parents are means over 1,000 ancestral samples of each member.
+        Estimates are means over 1,000 ancestral samples of each member, and have standard errors.
         """
         generator = self._generator()
         found = [inference.marginals(energy, generator=generator) for energy in self.energies]
         return _mixed(cast(list[Marginals], found))
 
     def log_prob(self, labels: Tensor) -> Tensor:
-        """Return log P(labels), (instances,)."""
+        """Return log P(labels), (instances,), of label vectors (instances, labels) under the mixture."""
         return mixture.log_prob(self.energies, labels)
 
     def log_weights(self, codes: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class NetworkMixture:
 
 
 def _mixed(members: Sequence[Marginals]) -> Marginals:
-    """Return the marginals of an equal mixture from independent estimates of its members."""
+    """Average the members' marginals, and combine standard errors as of independent estimates."""
     if len(members) == 1:
         return members[0]
     every = [member.status for member in members]
@@ -123,19 +123,19 @@ def _mixed(members: Sequence[Marginals]) -> Marginals:
 
 @dataclass(frozen=True)
 class MachineMixture:
-    """The distribution P(y | x) ∝ exp(score) of a Boltzmann machine, or of two in a joint calibration.
+    """The distribution P(y | x) ∝ exp(score) of a Boltzmann machine, or a mixture of two after calibration.
 
     Args:
-        energies: calibrated if available.
+        energies: a single energy, or the two energies of a joint calibration.
     """
 
     energies: Sequence[PairwiseEnergy | CliqueEnergy]
 
     def marginals(self) -> Marginals:
-        """Return P(y_i = 1): exact for up to 22 labels or a sparse graph, otherwise of the mean field.
+        """Return P(y_i = 1), exactly for up to 22 labels or a sparse graph, otherwise by mean field.
 
         Raises:
-            ValueError: more than 22 labels in cliques of three or more.
+            ValueError: there are more than 22 labels, and cliques of three or more labels.
         """
         members = [cast(Marginals, inference.marginals(each)) for each in self.energies]
         return replace(members[0], labels=torch.stack([each.labels for each in members]).mean(0))
@@ -144,30 +144,30 @@ class MachineMixture:
         """Return log P(labels), (instances,), exactly.
 
         Raises:
-            ValueError: more than 22 labels with a dense graph.
+            ValueError: there are more than 22 labels, and the graph is dense.
         """
         members = [energy.score(labels) - inference.log_partition(energy) for energy in self.energies]
         return torch.stack(members).logsumexp(0) - math.log(len(members))
 
     def log_weights(self, codes: Tensor) -> Tensor:
-        """Return the scores of label vectors (classes, 1, labels), (classes, instances)."""
+        """Return scores (classes, instances) of label vectors (classes, 1, labels)."""
         return torch.stack([energy.score(codes) for energy in self.energies]).logsumexp(0)
 
 
-# Instances of a batch of tables.
+# Number of instances for which tables of label sets are computed at once; limits memory.
 ROWS = 128
 
 
 @dataclass(frozen=True)
 class AllowedDistribution:
-    """The distribution p(y | y is allowed) of a model or of an equal mixture of belief networks.
+    """The distribution p(y | y obeys the rules) of a model or of an equally weighted mixture of models.
 
-    Members weigh in proportion to their probability of the allowed label sets:
+    The weight of member e becomes proportional to the probability that the rules are obeyed under e:
     p(y | allowed) = Σ_e P_e(allowed) p_e(y | allowed) / Σ_e P_e(allowed).
 
     Args:
-        energies: of the model or of the members.
-        rules: over their labels.
+        energies: the energy of the model, or of each member of the mixture.
+        rules: rules over the labels.
     """
 
     energies: Sequence[Any]
@@ -175,23 +175,23 @@ class AllowedDistribution:
 
     @torch.no_grad()
     def marginals(self) -> Marginals:
-        """Return P(y_i = 1 | allowed), and the log partition of the allowed label sets."""
+        """Return P(y_i = 1 | rules are obeyed), and the log partition function of the allowed label sets."""
         return joined([part._marginals() for part in self._parts()])
 
     @torch.no_grad()
     def log_prob(self, labels: Labels) -> Float[Tensor, " batch"]:
-        """Return log P(y | allowed); −∞ for labels that break a rule."""
+        """Return log P(y | rules are obeyed), (instances,); −∞ for labels that break a rule."""
         scores = torch.stack([_score(energy, labels) for energy in self.energies]).logsumexp(0)
         parts = [torch.stack(part._log_partitions()).logsumexp(0) for part in self._parts()]
         is_broken = torch.from_numpy(self.rules.violated(labels.cpu().numpy()).any(1)).to(scores.device)
         return (scores - torch.cat(parts)).masked_fill(is_broken, -torch.inf)
 
     def sample(self, num_samples: int, generator: torch.Generator) -> Int[Tensor, "num_samples batch labels"]:
-        """Return independent samples."""
+        """Sample label vectors that obey the rules, independently of each other."""
         return torch.cat([part._sample(num_samples, generator) for part in self._parts()], 1)
 
     def _parts(self) -> Iterator[AllowedDistribution]:
-        """Yield the distributions of batches of instances."""
+        """Yield the distribution in batches of instances, to limit memory."""
         for start in range(0, self.energies[0].batch_size, ROWS):
             rows = slice(start, start + ROWS)
             yield AllowedDistribution([energy.select(rows) for energy in self.energies], self.rules)
@@ -221,5 +221,5 @@ class AllowedDistribution:
 
 
 def _score(energy: Any, labels: Tensor) -> Tensor:
-    """Return log-potentials of labels, with hidden units summed out."""
+    """Return the log-potential of labels; for energies with hidden units, summed over the hidden units."""
     return -energy.free_energy(labels) if isinstance(energy, BipartiteEnergy) else energy.score(labels)
