@@ -22,10 +22,10 @@ SWEEPS_PER_PASS = 10
 
 @dataclass(frozen=True)
 class SharedState(SolverState):
-    """Feasible duals, their weights, and the primal and dual values.
+    """Feasible duals, the weights computed from the duals, and the primal and dual values.
 
     Args:
-        dual_coef: (labels, instances).
+        dual_coef: the dual variables, (labels, instances).
         weights: weights of features and of cliques.
         primal: the objective at ``weights``.
         dual: the dual value at ``dual_coef``.
@@ -65,14 +65,14 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
     backend = kernels("dual.machine")
     weights, couplings = (part.copy() for part in state.weights)
     duals = state.dual_coef.copy()
-    # A stored state continues with the same random numbers.
+    # Derive the seed from the number of passes, so that a stored state resumes with the same random numbers.
     seed = int(np.random.SeedSequence((seed, state.num_iters)).generate_state(1)[0])
     backend.sweep(problem, problem.curvature(), weights, couplings, duals, SWEEPS_PER_PASS, seed)
     return certified(problem, duals, state.num_iters + 1)
 
 
 def certified(problem: SharedProblem, dual_coef: np.ndarray, num_iters: int) -> SharedState:
-    """Return the state at given duals, without the round-off of a solver's running sums."""
+    """Return the state at given duals, with weights computed anew: running sums would carry round-off."""
     weights = problem.weights(dual_coef)
     primal, dual = problem.primal(weights), problem.dual(dual_coef, weights)
     return SharedState(dual_coef, weights, primal, dual, num_iters)
