@@ -84,7 +84,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
 
 
 def patience(problems: LabelProblems) -> float:
-    """Return the number of rounds of a stage after which the interior-point method is cheaper, or inf."""
+    """Return the number of rounds of a stage before the interior-point method takes over (inf: never)."""
     instances, columns = problems.num_instances, problems.num_columns
     if instances * columns > MOST_VALUES:
         return np.inf

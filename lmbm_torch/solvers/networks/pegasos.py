@@ -84,7 +84,7 @@ def mean_weights(sums: np.ndarray, visits: int) -> np.ndarray:
 
 
 def _rows(features: Features, batch: np.ndarray) -> tuple[np.ndarray | slice, Features]:
-    """Return the columns with a non-zero entry in ``batch``, and the instances restricted to these columns."""
+    """Return the columns with a non-zero entry in ``batch``, and the batch restricted to these columns."""
     rows = features[batch]
     if isinstance(rows, sparse.csr_array):
         columns = np.unique(rows.indices)
