@@ -37,7 +37,7 @@ class DirectedEnergy(BaseEnergy):
         clique_weight: one weight per clique, ``(cliques,)`` or ``(batch, cliques)``.
 
     Raises:
-        ValueError: a tensor of the wrong shape, dtype or device; an ordering that is no permutation; a parent
+        ValueError: a tensor has a wrong shape, dtype or device; the ordering is no permutation; a parent
             that does not precede its child; a clique that is too small, or has a repeated or unknown label.
 
     Examples:
@@ -92,7 +92,7 @@ class DirectedEnergy(BaseEnergy):
 
     @property
     def positions(self) -> Int[Tensor, " labels"]:
-        """Return the inverse of ``ordering``: the place of each label."""
+        """Return the position of each label in ``ordering``."""
         return torch.argsort(self.ordering)
 
     def local_fields(self, labels: Labels) -> LabelScores:
@@ -105,7 +105,7 @@ class DirectedEnergy(BaseEnergy):
         if self.clique_weight is None:
             return fields
         members = padded_cliques(self.cliques, self.num_labels, self.device)
-        # Smaller cliques are padded at position −1, before all labels; the padding is a factor of 1.
+        # Pad smaller cliques with a label at position −1, before all labels, whose spin is 1.
         place = pad(self.positions, (0, 1), value=-1)[members]
         is_child = place == place.amax(-1, keepdim=True)
         spins, products = pad(spins, (0, 1), value=1.0), 1
@@ -124,13 +124,13 @@ class DirectedEnergy(BaseEnergy):
         return logsigmoid(2 * self.local_margins(labels)).sum(-1)
 
     def score(self, labels: Labels) -> Scores:
-        """Return the log-probability; the log partition of a belief network is 0."""
+        """Return the log-probability, since the log-partition function of a belief network is 0."""
         return self.log_prob(labels)
 
     def in_order(self) -> DirectedEnergy:
-        """Rename the labels by position and return the same model with ``ordering`` 0 … K − 1.
+        """Renumber the labels by position, and return the same model with the ordering 0, 1, ….
 
-        ``labels[..., ordering]`` are the renamed labels; cliques come out sorted, their child last.
+        ``labels[..., ordering]`` are the renumbered labels; cliques are sorted, with the child last.
         """
         order, position = self.ordering, positions_of(self.ordering)
         return replace(

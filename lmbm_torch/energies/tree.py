@@ -15,7 +15,7 @@ from lmbm_torch.shapes import Float, Int, Scores, Shaped
 
 @dataclass(frozen=True)
 class TreeEnergy(StateEnergy):
-    """A batch of trees of one shape, with class indices 0 … states − 1 as labels.
+    """A batch of trees with the same edges, and with class indices 0 … states − 1 as labels.
 
         score(y) = Σ_t unary_t(y_t) + Σ_{t not a root} transition_t(y_{parent of t}, y_t)
 

@@ -26,8 +26,8 @@ def log_loss_bound(
 ) -> Float[Tensor, " batch"]:
     """Bound the log loss of a belief network: −log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}).
 
-    K is the number of labels, m_i the local margin of label i. This is Remark 3 with a corrected constant. The
-    bound follows from log(1 + e^{−2m}) ≤ 2 [γ − m]_+ + log(1 + e^{−2γ}), and is tight if all m_i = γ.
+    K is the number of labels, m_i the local margin of label i. The source is Remark 3, with the constant
+    corrected: log(1 + e^{−2m}) ≤ 2 [γ − m]_+ + log(1 + e^{−2γ}) for each label, tight for m = γ.
 
     Args:
         hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.local_hinge`).
@@ -52,8 +52,8 @@ def directed_threshold(margin: float = 1.0) -> float:
 
     Remark 6: at the first label in the ordering where truth and prediction differ, both have the same local
     field, and the hinge of either the truth or the prediction is at least γ. The prediction has the least
-    loss of all labellings, so the loss of the truth is at least γ, too. Unlike for a Boltzmann machine, T does
-    not depend on the weights.
+    loss of all labellings, so the loss of the truth is at least γ, too. Unlike for a Boltzmann machine, T
+    does not depend on the weights.
 
     Args:
         margin: γ > 0 of the hinge, in training and in decoding.
@@ -76,9 +76,9 @@ def undirected_log_loss_bound(
     """Bound the log loss of a Boltzmann machine: −log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}) + R.
 
     R = 4 Σ_c ⌊|c|/2⌋ |w_c| (c: cliques) replaces K log 2 + 4 Σ_c |w_c| of Theorem 3.2, which is no bound for
-    cliques of four or more labels. Proof: flipping the labels in a set F changes the score by −2 Σ_{i ∈ F} m_i
-    + 4 Σ_c ⌊k/2⌋ w_c f_c, with f_c the product of clique c's spins and k = |c ∩ F|; the sum over all F of the
-    first term's exponential is Π_i (1 + e^{−2 m_i}). Cliques of a single label add nothing to R.
+    cliques of four or more labels. Proof: flipping the labels in a set F changes the score by −2 Σ_{i ∈ F}
+    m_i + 4 Σ_c ⌊k/2⌋ w_c f_c, with f_c the product of clique c's spins and k = |c ∩ F|; the sum over all F of
+    the first term's exponential is Π_i (1 + e^{−2 m_i}). Cliques of a single label add nothing to R.
 
     Args:
         hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.local_hinge`).
@@ -223,8 +223,8 @@ def generalisation_bound(
 
         E L(w) ≤ mean L(w) + 2 Σ_i W_i B_i / √N + (Σ_i γ + W_i B_i) √(log(1/δ) / 2N),   Pr(ŷ ≠ y) ≤ E L(w) / T
 
-    Lemma 4.3 and Lemma 7 derive the middle term from the sum of the labels' Rademacher complexities, which the
-    hinge does not enlarge. Theorems 4.4 and 8 state the same without constants, for the penalty that
+    Lemma 4.3 and Lemma 7 derive the middle term from the sum of the labels' Rademacher complexities, which
+    the hinge does not enlarge. Theorems 4.4 and 8 state the same without constants, for the penalty that
     minimises the bound. For a Boltzmann machine, the weight and the features of a clique enter W_i and B_i of
     every label i of the clique: the factor d of Theorem 4.4. W and T must not depend on the examples. On data
     of usual size the bound is above 1 and says nothing.

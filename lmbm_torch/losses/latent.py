@@ -82,8 +82,8 @@ def mean_field_negative_log_likelihood(
 ) -> Float[Tensor, " batch"]:
     """Return a lower bound of −log P(v) = F(v) + log Z: F(v) plus the mean-field lower bound on log Z.
 
-    The mean-field bound is −F(q) + entropy(q), where F is the free energy, and q the visible units' means. The
-    gradient of the bound is the gradient of −F(q) with q held constant.
+    The mean-field bound is −F(q) + entropy(q), where F is the free energy, and q the visible units' means.
+    The gradient of the bound is the gradient of −F(q) with q held constant.
 
     Args:
         energy: a bipartite energy; gradients flow to the energy's tensors, but not through the iterations.

@@ -24,8 +24,8 @@ def negative_log_likelihood(
     Args:
         energy: a belief network; gradients flow to the energy's tensors.
         labels: {0, 1}, or NaN for a missing label, whose own term is left out; as a parent of other labels, a
-            missing label has the model's greedy prediction (:func:`lmbm_torch.losses.missing.impute`). This is
-            not the marginal likelihood of the observed labels: see :func:`exact_negative_log_likelihood`.
+            missing label has the model's greedy prediction (:func:`lmbm_torch.losses.missing.impute`). The
+            loss is not the likelihood of the observed labels: see :func:`exact_negative_log_likelihood`.
 
     Raises:
         ValueError: ``labels`` have another shape or other values than described above; the energy contains

@@ -1,8 +1,8 @@
 """Hinge losses of single labels and of whole labellings (structural SVMs); and the log loss of chains.
 
-The hinge of labellings rescales the margin by the Hamming loss. Source: Tsochantaridis et al., "Support vector
-machine learning for interdependent and structured output spaces", ICML 2004; compared with local hinges in
-large_margin_boltzmann_machines_2009, section 3.1.
+The hinge of labellings rescales the margin by the Hamming loss. Source: Tsochantaridis et al., "Support
+vector machine learning for interdependent and structured output spaces", ICML 2004; compared with local
+hinges in large_margin_boltzmann_machines_2009, section 3.1.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def local_hinge(
 ) -> Float[Tensor, " batch"]:
     """Return for each example Σ_i [margin − m_i]_+, with m_i the local margin of label i.
 
-    In a Boltzmann machine (large_margin_boltzmann_machines_2009, problem 3.3) m_i depends on all other labels,
-    in a belief network (lmbm_and_lmsbn_2010, Equations 5 and 6) only on earlier labels.
+    In a Boltzmann machine (large_margin_boltzmann_machines_2009, problem 3.3) m_i depends on all other
+    labels, in a belief network (lmbm_and_lmsbn_2010, Equations 5 and 6) only on earlier labels.
 
     Args:
         energy: a Boltzmann machine or a belief network; gradients flow to the energy's tensors.
