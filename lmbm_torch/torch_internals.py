@@ -21,7 +21,7 @@ assert_async: Callable[[Tensor, str], None] | None = getattr(torch, "_assert_asy
 transform: Callable[[], Any] = getattr(_functorch, "peek_interpreter_stack", lambda: None)
 """Return the innermost running transform, such as ``torch.func.grad`` or ``vmap``; None if no transform runs.
 
-If torch cannot tell, the answer is None; torch itself then refuses to read a tensor inside of a transform.
+If torch cannot tell, the result is None; torch itself then refuses to read a tensor inside of a transform.
 """
 
 

@@ -40,7 +40,7 @@ class _Door(threading.local):
 
     def __init__(self) -> None:
         self.depth = 0
-        # For each question the tensor of the answer and, for a check, the function to call if the check fails.
+        # For each question the tensor of the answer, and for a check the function to call if it fails.
         self.pending: dict[Key, tuple[Tensor, Callable[[], None] | None]] = {}
         self.answers: dict[Key, float] = {}
         # Keep the tensors alive, so that no other tensor gets the same id meanwhile.
@@ -68,7 +68,7 @@ class _Door(threading.local):
             self.tensors.append(tensors)
 
     def wait(self) -> None:
-        """Read the answers of all pending questions in one copy; raise the error of the first failed check."""
+        """Read the answers of all pending questions in one copy; raise the first failed check's error."""
         pending, self.pending = self.pending, {}
         if not pending:
             return

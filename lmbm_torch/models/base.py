@@ -154,6 +154,7 @@ class Model(StoredModule):
     @abstractmethod
     def energy(self, features: Tensor) -> Any:
         """Return the energy for the features that the encoder returns."""
+
     @abstractmethod
     def weights(self) -> Float[Tensor, " weights"]:
         """Return the regularised weights of the head as one flat vector."""

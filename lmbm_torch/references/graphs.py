@@ -20,15 +20,15 @@ __all__ = ["TinyGraph", "factored_graph_dual"]
 
 @dataclass(frozen=True)
 class TinyGraph:
-    """A graph with the labels of its nodes.
+    """A graph with the true labels of the nodes.
 
     Args:
-        nodes: (nodes, features), with a constant feature if there is one; for a kernel, a matrix R for which
-            R Rᵀ is the kernel matrix.
+        nodes: the features of the nodes, (nodes, features); for a kernel, a matrix R for which R Rᵀ is the
+            kernel matrix.
         edges: pairs of nodes.
-        edge_features: (edges, features), given in the same way as ``nodes``.
+        edge_features: the features of the edges, (edges, features), or a matrix R.
         labels: (nodes,), the true states.
-        cliques: the maximal cliques of a triangulation. If only the edges are given, the dual is that of the
+        cliques: the maximal cliques of a triangulation. If only the edges are given, the dual belongs to the
             relaxation to the local polytope.
 
     Examples:

@@ -1,4 +1,5 @@
 """Lightning module for training a linear head in the dual, to a certified duality gap."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
