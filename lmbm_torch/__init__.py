@@ -1,8 +1,8 @@
 """Structured prediction with dependent outputs.
 
 Data flows forward: ``data → model(x) = energy → inference(energy) = marginals or labels → loss → training``.
-Importing the package needs only torch and numpy: each name of ``__all__`` is imported at first use, and other
-libraries when a function first needs them.
+Importing the package needs only torch and numpy: each name of ``__all__`` is imported at first use, and a
+further library when a function first needs the library.
 """
 
 from importlib import import_module

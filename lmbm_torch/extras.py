@@ -1,4 +1,4 @@
-"""Tools for imports: imports at first use, and errors that name the optional dependencies to install."""
+"""Tools for imports: imports at first use, and errors naming the optional dependencies to install."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def late(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], li
 
     Args:
         package: name of the package.
-        file: path of the package's ``__init__.py``, whose imports for type checkers list the names.
+        file: path of the package's ``__init__.py`` with imports for type checkers, which list the names.
     """
     tops = [top for top in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(top, ast.If)]
     imports = [node for top in tops for node in top.body if isinstance(node, ast.ImportFrom)]

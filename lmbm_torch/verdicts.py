@@ -36,7 +36,7 @@ Key = tuple[object, ...]
 
 
 class _Door(threading.local):
-    """The checks and numbers that a thread wants to read from a GPU: pending questions, and answers."""
+    """The checks and numbers for a thread to read from a GPU: pending questions, and answers."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -94,7 +94,7 @@ def is_traced() -> bool:
 
 
 def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorate a function, so that all checks of GPU tensors inside share a single wait for the GPU."""
+    """Wrap a function to let all checks of GPU tensors inside share a single wait for the GPU."""
 
     @wraps(function)
     def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -113,7 +113,7 @@ def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Resul
 
 @contextmanager
 def supposing(numbers: Mapping[str, float] | None) -> Iterator[None]:
-    """Skip all reads of tensors in this thread: checks pass, and :func:`number` returns given numbers.
+    """Skip all reads of tensors in the thread: checks pass, and :func:`number` returns given numbers.
 
     A CUDA graph cannot wait for the GPU. The caller checks the tensors before or after the graph.
 
@@ -141,8 +141,8 @@ def refuse_unless(
     Args:
         what: the name of the check, the same for all tensors; in compiled code also the error message.
         tensors: all tensors that the verdict depends on.
-        holds: function that computes the verdict, a bool on the tensors' device.
-        refuse: function that raises the error, with numbers in the message.
+        holds: function to compute the verdict, a bool on the tensors' device.
+        refuse: function to raise the error, with numbers in the message.
     """
     if is_supposing():
         return
@@ -157,7 +157,7 @@ def refuse_unless(
 
 
 def foresee(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]) -> None:
-    """Ask now for the value of a later :func:`number` or :func:`refuse_unless`, to read both in one wait."""
+    """Start to compute the value of a later :func:`number` or :func:`refuse_unless`, to share a wait."""
     if not is_supposing() and _is_read_late(tensors):
         _door.ask(_key(what, tensors), tensors, compute)
 
@@ -202,7 +202,7 @@ HOST = torch.device("cpu")
 
 
 def searched_on_host(search: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorate a search to run on the CPU; the result is copied to the device of the arguments.
+    """Wrap a search to run on the CPU; the result is copied to the device of the arguments.
 
     Each step of a search is a few operations on one number for each open node, and the next step depends on
     the results. A GPU would need thousands of launches and waits; copying the arguments is faster. Arguments

@@ -1,4 +1,4 @@
-"""Search for labellings that obey linear rules, and for contradictory rules, by HiGHS integer programs."""
+"""Search for labellings under linear rules, and for contradictory rules, by HiGHS integer programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def completion(
 ) -> np.ndarray | None:
     """Return the labelling nearest to ``labels`` that obeys all rules and agrees with ``known``.
 
-    If there is no such labelling, return None.
+    If no labelling does, return None.
 
     Args:
         matrix, bounds: rules Σ_i matrix_ri y_i ≤ bounds_r.

@@ -1,4 +1,4 @@
-"""Pairs of literals that cannot both be true, by several rules together."""
+"""Pairs of literals excluded by several rules together: both literals cannot be true."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_PAIRS = 100_000
 
 
 def implied_pairs(matrix: np.ndarray, bounds: np.ndarray) -> list[tuple[Literal, Literal]]:
-    """Return the pairs of literals that several rules together exclude, sorted by the number of rules.
+    """Return the pairs of literals excluded by several rules together, sorted by the number of rules.
 
     Args:
         matrix, bounds: rules matrix @ y ≤ bounds over y in {0, 1}.

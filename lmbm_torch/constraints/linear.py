@@ -59,7 +59,7 @@ class Constraints(Stored):
 
     @classmethod
     def of(cls, given: Constraints | str | Rule | Iterable[str | Rule], names: Sequence[str]) -> Constraints:
-        """Build constraints from rules given as texts, as objects, or as both, for labels with these names.
+        """Build constraints on the labels ``names`` from rules given as texts, as objects, or as both.
 
         Raises:
             ValueError: a text is not a rule; see also the class.
@@ -102,7 +102,7 @@ class Constraints(Stored):
 
         Returns:
             The labels, and a mask (instances,): False if the known labels break a rule; then the labels of
-            the instance have no meaning. True does not prove that a labelling obeys all rules.
+            the instance have no meaning. Even if True, a labelling under all rules may not exist.
         """
         self._check_width("known", known)
         if not self._starts.size:
@@ -122,7 +122,7 @@ class Constraints(Stored):
             known: (labels,) in {0, 1, NaN}, NaN for a free label.
 
         Returns:
-            The labelling (labels,), or None if there is no such labelling.
+            The labelling (labels,), or None if no labelling does.
 
         Raises:
             ImportError: SciPy is missing.

@@ -53,7 +53,7 @@ class Token(NamedTuple):
 
 
 def parse(text: str) -> tuple[Rule, ...]:
-    """Parse a line of text, and return its rules.
+    """Parse a line of text, and return the rules.
 
     Raises:
         ValueError: the text is not a rule (the message tells where), or a formula has more than a thousand
@@ -253,7 +253,7 @@ class _Reader:
         return frozenset([frozenset([name])]), frozenset([frozenset([NOT + name])])
 
     def _any(self, first: Clauses, second: Clauses) -> Clauses:
-        """Return the clauses of the formula "first or second"; leave out clauses that are always true."""
+        """Return the clauses of the formula "first or second"; leave out always true clauses."""
         if len(first) * len(second) > MAX_CLAUSES:
             raise ValueError(
                 f"constraints: expected at most {MAX_CLAUSES} clauses, got more in {self.text!r}"

@@ -167,7 +167,7 @@ def _tensors(content: bytes) -> dict[str, Tensor]:
 
 
 def _sorted_header(content: bytes) -> bytes:
-    """Sort the keys of a file's header, which safetensors does not, so that equal content is equal bytes."""
+    """Sort the keys of a file's header, unsorted by safetensors: equal content then gives equal bytes."""
     header = _read_header(BytesIO(content))
     text = json.dumps(json.loads(header[8:]), sort_keys=True, separators=(",", ":"))
     encoded = text.encode()

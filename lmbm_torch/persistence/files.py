@@ -195,7 +195,7 @@ def _is_zip(file: Path) -> bool:
 
 
 def _made(folder: Path, trust: Sequence[str], *keys: str) -> Any:
-    """Make the object that a run's configuration describes at a path of keys; None without a configuration."""
+    """Make the object described at a path of keys in a run's configuration; None without configuration."""
     if not (folder / CONFIG).is_file():
         return None
     return SavedConfiguration.read(folder, trust).make(*keys)

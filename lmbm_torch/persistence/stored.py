@@ -1,7 +1,7 @@
 """The base class of all classes whose instances can be stored in files.
 
-A file contains the name of a class of the library, or the import path of another class, which must already be
-imported: reading a file never imports a module outside of the library.
+A file contains the name of a class of the library, or the import path of an already imported class: reading a
+file never imports a module outside of the library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Saved configurations, which may call only parts of the library and trusted names.
 
 A run directory may come from a stranger, and the ``config.yaml`` names functions and classes (``_target_``)
-to call with arguments. Objects are made only by :class:`SavedConfiguration`, which checks every name first.
+to call with arguments. Objects are made only by :class:`SavedConfiguration`, after a check of every name.
 Command lines and ``--config-dir`` come from the caller and are not checked.
 """
 
@@ -177,7 +177,7 @@ class SavedConfiguration:
 
 
 def import_trusted(trust: Sequence[str]) -> None:
-    """Import trusted classes, so that files with instances of these classes can be read.
+    """Import trusted classes, to make files with instances of the classes readable.
 
     Raises:
         ValueError: a name cannot be imported.
@@ -225,7 +225,7 @@ def _check_interpolations(node: Any, allowed: re.Pattern[str] | None) -> None:
 
 
 def _nodes(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every dictionary with a ``_target_``, at any depth, with the path of keys that leads to it."""
+    """Yield every dictionary with a ``_target_``, at any depth, with the path of keys."""
     if isinstance(value, dict):
         if TARGET in value:
             yield key, value

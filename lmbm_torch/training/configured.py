@@ -68,9 +68,9 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
 
 
 def left_out(callbacks: DictConfig | None, data: MultilabelDataModule) -> dict[str, str]:
-    """Return the callbacks that :func:`build` leaves out, by name, with the metric that each monitors.
+    """Return the callbacks left out by :func:`build`, by name, with the metric monitored by each callback.
 
-    Without a validation part, metrics ``val/…`` do not exist, unless a callback lists them in ``logged``.
+    Without a validation part, metrics ``val/…`` do not exist, except metrics in a callback's ``logged``.
     """
     if len(data.validation_set):
         return {}

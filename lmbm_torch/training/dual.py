@@ -63,10 +63,10 @@ class DualModule(StructuredModule):
         seed: the seed of the order of instances, and of the folds for the calibration.
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
             times the work. ``"labels"`` calibrates each label (:mod:`lmbm_torch.calibration.scales`).
-            ``True`` also calibrates the probabilities of whole label sets if these can be computed: for
-            belief networks, and for Boltzmann machines of at most 22 labels, if some instance has no missing
-            label. ``"joint"`` is like ``True``, but raises an error if they cannot be computed; ``"scale"``
-            fits one scale for all labels.
+            ``True`` also calibrates the probabilities of whole label sets if computable: for belief networks,
+            and for Boltzmann machines of at most 22 labels, if some instance has no missing label.
+            ``"joint"`` is like ``True``, but raises an error if not computable; ``"scale"`` fits a common
+            scale for all labels.
         kwargs: ``decoder`` and ``label_names``, see :class:`StructuredModule`.
 
     Raises:
@@ -270,7 +270,7 @@ class _Part:
 
 
 class DualAscent(torch.optim.Optimizer):
-    """A dual solver as a torch optimizer, so that Lightning counts the rounds and saves the duals.
+    """A dual solver as a torch optimizer, to let Lightning count the rounds and save the duals.
 
     After every step the model has the weights that belong to the dual variables.
 
@@ -303,7 +303,7 @@ class DualAscent(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Make a round over all instances.
 
-        When a label with missing values is solved, they are predicted; the training of later labels starts.
+        When a label with missing values is solved, the values are predicted, and later labels start.
         """
         if closure is not None:
             closure()

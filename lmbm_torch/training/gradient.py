@@ -20,18 +20,18 @@ class GradientModule(StructuredModule):
     """A training module that minimises penalty + C Σ_l loss_l by stochastic gradients, encoder included.
 
     A step takes the gradient of penalty + C·N·mean(loss of the batch), divided by the number N of instances,
-    so that the same learning rate suits few and many instances.
+    for a learning rate independent of the number of instances.
 
-    The loss decides what happens to missing labels (NaN): :func:`~lmbm_torch.losses.local_hinge` of a belief
+    The loss decides about missing labels (NaN): :func:`~lmbm_torch.losses.local_hinge` of a belief
     network ignores missing labels, :func:`~lmbm_torch.losses.exact_negative_log_likelihood` of any model sums
     over missing labels, and other losses refuse missing labels.
 
     Args:
         model: the model to train, including an encoder, if any.
-        loss: function of energy and labels that returns the losses, ``(batch,)``.
-        optimizer: function of parameter groups that returns an optimizer, such as ``partial(torch.optim.Adam,
+        loss: function from energy and labels to losses, ``(batch,)``.
+        optimizer: function from parameter groups to an optimizer, such as ``partial(torch.optim.Adam,
             lr=0.01)``. Weight decay applies only to the encoder, since the objective regularises the head.
-        scheduler: function of the optimizer that returns a learning rate scheduler, stepped each epoch.
+        scheduler: function from the optimizer to a learning rate scheduler, stepped each epoch.
         kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of
             :class:`~lmbm_torch.training.structured.StructuredModule`.
     """

@@ -96,9 +96,9 @@ class StructuredModule(LightningModule):
 
     Args:
         model: the model to train.
-        loss: function of energy and labels that returns the losses, ``(batch,)``.
+        loss: function from energy and labels to losses, ``(batch,)``.
         C: the weight of the losses, the same for every instance.
-        penalty: function of the model that returns the part of the objective without data, for example
+        penalty: function from the model to the part of the objective without data, for example
             :func:`~lmbm_torch.training.structured.quadratic`.
         margin: γ of the reported hinge losses, and of the decoder.
         decoder: function from an energy to a :class:`~lmbm_torch.inference.common.results.Decoding`; by
