@@ -23,10 +23,7 @@ FEW_LABELS = 10
 
 @dataclass
 class BySemidefiniteBounds:
-    """A function that chooses the label to branch on, unless a semidefinite bound proves the node.
-
-    The multipliers of each such bound are kept, because the certificate contains them.
-    """
+    """A choice of labels to branch on; if a semidefinite bound proves a node, the multipliers are kept."""
 
     claim: Claim
     constraints: Constraints | None

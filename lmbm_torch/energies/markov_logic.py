@@ -42,9 +42,7 @@ def from_markov_logic(
     weights: Float[Tensor, " formulas"] | Float[Tensor, "batch formulas"],
     num_atoms: int,
 ) -> CliqueEnergy:
-    """Build the Boltzmann machine of a Markov logic network, with score Σ_f weights_f n_f(y).
-
-    n_f(y) is the number of true groundings of formula f.
+    """Build a Markov logic network, whose score is Σ_f weights_f · (true groundings of formula f).
 
     A clause over distinct atoms C adds w (1 − 2^−|C|) to the constant, and to each clique c ⊆ C, c ≠ ∅,
 

@@ -121,9 +121,7 @@ class TiedCliques(Stored):
 
     @classmethod
     def from_markov_logic(cls, clauses: Sequence[Clause], num_atoms: int) -> TiedCliques:
-        """Convert the clauses of a Markov logic network to cliques, with a weight for each formula.
-
-        The source is Remark 2.2.
+        """Convert a Markov logic network to cliques, with a weight for each formula (Remark 2.2).
 
         Scores equal those of :func:`~lmbm_torch.energies.from_markov_logic` up to a constant, which
         cancels in the distribution.

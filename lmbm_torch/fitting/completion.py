@@ -57,9 +57,7 @@ def learn_along(
     sample_weight: np.ndarray | None = None,
     seed: int = 0,
 ) -> None:
-    """Train a model on labels completed by a belief network, then on the model's own completions in turn.
-
-    The trainings end when no completed label changes, or after ``ROUNDS`` trainings.
+    """Train on labels completed by a belief network, then on the model's completions until none changes.
 
     Args:
         features, labels, C, sample_weight, seed: see :func:`completed_labels`.

@@ -31,14 +31,12 @@ def contrastive_divergence(
     generator: torch.Generator | None = None,
     inference: object = None,
 ) -> Float[Tensor, " batch"]:
-    """Return the contrastive divergence F(v) − F(v⁻) with samples v⁻ after k Gibbs steps (Hinton 2002).
-
-    F is the free energy of labels, with hidden units summed out.
+    """Return the contrastive divergence F(v) − F(v⁻), with free energy F and samples v⁻ after k Gibbs steps.
 
     Args:
         energy: a bipartite energy; gradients flow to the energy's tensors but not through the Markov chain.
         labels: v, {0, 1}, or NaN for a missing label, which is sampled given the observed labels by k steps.
-        num_steps: the number k of steps.
+        num_steps: the number k of steps of Gibbs sampling (CD-k, Hinton 2002).
         init: the start of the Markov chains. ``"labels"``: one chain, from the labels (missing labels are
             sampled first). ``"random"``: one chain, from a sample of the model without hidden units, better
             for some conditional models (Mnih et al. 2011). Or a tensor of {0, 1} with chains in leading axes.

@@ -93,9 +93,7 @@ def chain_primal(chains: TinyChains) -> float:
 
 
 def chain_dual(chains: TinyChains) -> float:
-    """Return the optimum of the dual (Equation 38), max Σ α_x(y) Δt_x(y) − ½‖Σ α_x(y) ΔF_x(y)‖².
-
-    The dual variables α ≥ 0 of chain x sum to C_x; Δt and ΔF: see :func:`chain_primal`.
+    """Return the optimum of the dual (Equation 38) of :func:`chain_primal`, over α ≥ 0 with sums C_x.
 
     Raises:
         RuntimeError: the solver has found no optimum.

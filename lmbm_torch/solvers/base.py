@@ -14,10 +14,7 @@ TINY = float(np.finfo(np.float64).tiny)
 
 
 class Certified:
-    """A primal value and a dual value, or arrays of them for several problems.
-
-    The dual value is never above the minimum of the primal objective.
-    """
+    """A primal value and a dual value, never above the primal minimum; arrays for several problems."""
 
     primal: Any
     dual: Any

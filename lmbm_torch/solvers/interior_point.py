@@ -189,10 +189,7 @@ def _step(rows: Rows, point: _Point, beyond: np.ndarray) -> _Point:
 
 
 def factorised(matrix: np.ndarray) -> Solve:
-    """Factorise a positive definite matrix, of which only the lower half is read; return the solver.
-
-    Scaling the diagonal to ones keeps the solver accurate for columns in very different units.
-    """
+    """Factorise a positive definite matrix, of which only the lower half is read; return the solver."""
     unit = 1 / np.sqrt(np.diagonal(matrix))
     scaled = unit[:, None] * matrix * unit
     scaled.flat[:: len(scaled) + 1] += RIDGE

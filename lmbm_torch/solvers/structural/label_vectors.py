@@ -433,10 +433,7 @@ class TaskLossOracle:
         return best, np.take_along_axis(violation, best[:, None], 1)[:, 0]
 
     def _decoded(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
-        """Return the best labellings other than the truth.
-
-        If the decoder finds the truth, it is called again with one label after another fixed to be wrong.
-        """
+        """Return the best labellings other than the truth, found by fixing each label to be wrong in turn."""
         energy, truth = self.vectors.energy(scores, couplings), torch.from_numpy(self.labels[examples])
         found = decode_with(self.decoder, energy)
         labels, bound = _labels(found), found.bound.clone()

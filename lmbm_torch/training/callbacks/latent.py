@@ -75,10 +75,7 @@ class BestWeights(Callback):
 
 
 class ChangedPixels(EvaluationCallback):
-    """A callback that logs the error on corrupted pixels, ``val/`` and ``test/changed_pixel_error``.
-
-    The features are the corrupted labels.
-    """
+    """A callback that logs the error on pixels whose feature is corrupted, ``…/changed_pixel_error``."""
 
     def __init__(self) -> None:
         self._error = ChangedPixelError()
