@@ -227,7 +227,7 @@ def _devices(value: Any) -> Iterator[torch.device]:
         for each in value:
             yield from _devices(each)
     elif isinstance(value, Tensor) or (_is_record(value) and hasattr(value, "device")):
-        # The constructor of an energy makes sure that all its tensors are on one device.
+        # Do not look at an energy's tensors: the constructor ensures that all are on the same device.
         yield value.device
     elif _is_record(value):
         for field in fields(value):

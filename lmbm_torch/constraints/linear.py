@@ -17,7 +17,7 @@ from lmbm_torch.persistence.stored import Stored
 
 __all__ = ["Constraints"]
 
-# Largest relative rounding error of a sum of weights.
+# Sums of weights may exceed bounds by this share of the absolute weights, because of round-off.
 ROUND_OFF = 1e-9
 # Largest number of entries (instances times weights) of a chunk.
 CHUNK = 2**22

@@ -41,7 +41,7 @@ FOREIGN = re.compile(r"\s*(<=>|==?>|[→⇒↔⇔∧∨¬≤≥!~]|&&?|\|\|?)")
 MEANT = {"<=>": "<->", "↔": "<->", "⇔": "<->", "=>": "->", "==>": "->", "→": "->", "⇒": "->"}
 MEANT |= {"&": "and", "&&": "and", "∧": "and", "|": "or", "||": "or", "∨": "or"}
 MEANT |= {"!": "not", "~": "not", "¬": "not", "≤": "<=", "≥": ">="}
-# A quoted text, or a comment from # to the end of the line.
+# Matches a quoted text, in which # is kept, or a comment from # to the end of the line.
 COMMENT = re.compile(r"""("[^"]*"|'[^']*')|\#.*""")
 
 

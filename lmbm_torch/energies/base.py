@@ -144,7 +144,7 @@ class BaseEnergy:
 
     def _resolve_negative(self: Any) -> None:
         """Copy tensors that torch stores with a negative bit, which NumPy cannot read."""
-        # Compiled code does not pass tensors to NumPy.
+        # Do nothing in compiled code, which does not pass tensors to NumPy.
         if is_traced():
             return
         for field in fields(self):

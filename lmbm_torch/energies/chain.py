@@ -21,7 +21,7 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
 from lmbm_torch.verdicts import is_traced, refuse_unless
 
-# The label of positions beyond a chain's end; it is no class.
+# Label of positions beyond a chain's end, different from all class indices.
 PADDING = -1
 HALF = (torch.float16, torch.bfloat16)
 
@@ -140,7 +140,7 @@ class ChainEnergy(StateEnergy):
         """
         strange = self.inside & ((labels < 0) | (labels >= self.num_states))
         self._check_states(strange, " up to each chain's end")
-        # A GPU kernel must not get an index out of range, even if the index is refused later.
+        # Clamp the indices: a GPU kernel must not get an index out of range, even if it is refused later.
         states = labels.long().where(self.inside, 0).clamp(0, self.num_states - 1)
         unary = self._unary_scores(states)
         before, after = states[..., :-1], states[..., 1:]

@@ -330,7 +330,7 @@ class FactorEnergy(BaseEnergy):
         return structure.tensor("first", device) + (labels[..., members] * strides).sum(-1)
 
     def _values(self, entry: Tensor) -> Tensor:
-        # A GPU kernel must not see an index out of range, even if the index is refused later.
+        # Clamp the indices: a GPU kernel must not get an index out of range, even if it is refused later.
         entry = entry.clamp(0, self.structure.num_entries - 1)
         return self.table.expand(*entry.shape[:-1], -1).gather(-1, entry)
 

@@ -52,7 +52,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        # With create_graph the gradient must depend on the tensors, so that a second derivative is refused.
+        # Make the gradient depend on the tensors, so that a second derivative calls _Refusal.backward.
         return _Refusal.apply(grad, *ctx.saved_tensors, ctx.routine), None
 
 

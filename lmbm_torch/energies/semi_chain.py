@@ -14,7 +14,7 @@ from lmbm_torch.energies.chain import as_lengths, check_lengths, in_float
 from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
 from lmbm_torch.verdicts import refuse_unless
 
-# The label of positions that continue a segment.
+# Label of positions within a segment after the first position.
 CONTINUED = -2
 
 

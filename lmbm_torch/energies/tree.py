@@ -74,7 +74,7 @@ class TreeEnergy(StateEnergy):
             ValueError: a label is no state.
         """
         self._check_states((labels < 0) | (labels >= self.num_states))
-        # A GPU kernel must not see an index out of range, even if the index is refused later.
+        # Clamp the indices: a GPU kernel must not get an index out of range, even if it is refused later.
         states = labels.long().clamp(0, self.num_states - 1)
         states = states.expand(*labels.shape[:-2], self.batch_size, -1)
         unary = self._unary_scores(states)

@@ -36,7 +36,7 @@ from lmbm_torch.shapes import Float, Int, Shaped
 Labels = Shaped[Tensor, "batch labels"] | Shaped[np.ndarray, "batch labels"]
 Ratio = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
-# Options for functions of torchmetrics: −1 stands for a missing target.
+# Options for functions of torchmetrics, to ignore missing targets, which have the value −1.
 KNOWN_ALONE: dict[str, Any] = {"ignore_index": -1, "validate_args": False}
 
 

@@ -47,7 +47,7 @@ def relative_gap(difference: np.ndarray | float, value: np.ndarray | float) -> n
     The absolute value matters: only infeasible dual variables give a dual value above the primal value, and
     the negative difference must not pass for a closed gap.
     """
-    # In a problem whose losses all have weight zero, primal and dual are 0; the gap is then 0, not NaN.
+    # Divide by at least TINY: if all losses have weight 0, both values are 0, and the gap is 0, not NaN.
     return np.abs(difference) / np.maximum(value, TINY)
 
 

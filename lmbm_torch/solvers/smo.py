@@ -52,7 +52,7 @@ BLOCK = 64
 CERTIFIED_AT_ONCE = 256
 # Number of steps on pairs of classes in each visit of an instance: D in Algorithm 1.
 PAIR_STEPS = 10
-# Number of passes between two certificates; a certificate costs a pass over all instances.
+# Number of passes between two computations of the duality gap, which take as long as a full pass.
 PASSES_AT_ONCE = 4
 # Number of passes that suffices for most problems. Otherwise, the cost of further passes is estimated then,
 # and compared with Newton's method.

@@ -68,7 +68,7 @@ class LatentModule(GradientModule):
                 "loss: expected a function without a fixed inference, since the module passes its own"
             )
         if isinstance(decoder, MatchedInference):
-            # If both are equal, use the inference of the training: its number of iterations may change.
+            # If both are equal, use the inference of training, whose number of iterations may change later.
             decoder = None if decoder.check_match(inference) else decoder.decode
         decoder = decoder or inference.decode
         super().__init__(model, loss, C=C, penalty=penalty, decoder=decoder, **kwargs)

@@ -132,7 +132,7 @@ class StructuredModule(LightningModule):
         super().__init__()
         check_positive("C", C)
         self.model: Any = model
-        # Some subclasses pass further arguments after energy and labels.
+        # Annotate further arguments, since some subclasses pass more than energy and labels.
         self.loss: Callable[..., Any] = loss
         self.C = C
         self.penalty = penalty

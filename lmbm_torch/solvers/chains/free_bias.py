@@ -88,7 +88,7 @@ def _certified(
     fields = certificate.scores + bias + wrong
     hinge = fields.max(1) - fields[np.arange(len(fields)), problem.labels]
     gain = problem.upper @ (nodes * wrong).sum(1)
-    # The dual value is the gain minus ½‖w‖².
+    # The primal value is ½‖w‖² plus the hinges, and ½‖w‖² is the gain minus the dual value.
     primal = gain - certificate.dual + problem.upper @ hinge
     parts = {**vars(certificate), "primal": float(primal)}
     pairs = sparse.csr_array((0, problem.num_states**2))

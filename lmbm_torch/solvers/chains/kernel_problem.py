@@ -12,7 +12,7 @@ from lmbm_torch.solvers.base import Certified, SolverState, at_most
 from lmbm_torch.solvers.chains.problems import AllowedSteps, LabelledChains, best_labels
 from lmbm_torch.solvers.gram import asymmetry
 
-# Number of passes between two certificates; a certificate costs about ten passes.
+# Number of passes between two computations of the duality gap, which take as long as about ten passes.
 PASSES_AT_ONCE = 10
 
 limits = at_most(PASSES_AT_ONCE)

@@ -21,7 +21,7 @@ from lmbm_torch.solvers.chains import smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.smo import FactoredState
 
-# Number of passes between two certificates; a certificate costs about one pass.
+# Number of passes between two computations of the duality gap, which take as long as about one pass.
 PASSES_AT_ONCE = 20
 
 

@@ -16,7 +16,7 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
 
-# Number of sweeps between two certificates; a certificate costs about one sweep.
+# Number of sweeps between two computations of the duality gap, which take as long as about one sweep.
 SWEEPS_PER_PASS = 10
 
 

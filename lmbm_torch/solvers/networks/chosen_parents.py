@@ -26,7 +26,7 @@ from lmbm_torch.solvers.networks.problems import Features, LabelProblems, featur
 
 # Number of labels trained together: the duals of all these labels must fit into memory.
 BLOCK = 64
-# Relative gap of the first training without parents; its dual variables select the parents.
+# Relative gap at which the first training, without parents, ends; the dual variables select the parents.
 FIRST_TOL = 1e-2
 
 
@@ -239,7 +239,7 @@ def with_parents(features: Features, labels: Any) -> Features:
     The factor gives a parent the scale of its spin 2y − 1.
     """
     if isinstance(features, sparse.csr_array):
-        # SciPy stacks two CSR arrays in one pass; stacking by coordinates takes twice as long.
+        # Convert to CSR first: SciPy stacks two CSR arrays in half the time of other formats.
         columns = (2 * labels).tocsr()
         return sparse.csr_array(sparse.hstack([features, columns], format="csr", dtype=features.dtype))
     return np.hstack([features, 2 * labels.toarray()], dtype=features.dtype)

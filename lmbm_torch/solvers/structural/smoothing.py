@@ -198,7 +198,7 @@ def _certificate(smoothed: SmoothedProblem, inner: DescentState) -> tuple[float,
     flat = temperature * inner.flat
     primal = 0.5 * problem.square_norm(flat) + problem.hinges(flat)
     _, errors, _ = problem.losses_at(inner.flat, temperature)
-    # The dual solution has these weights: minus the gradient of the losses, without the penalty.
+    # Compute the weights of the dual solution: minus the gradient of the losses, without the penalty.
     of_marginals = flat - temperature * problem.unpenalised(inner.gradient)
     return primal, max(problem.expected_loss(errors) - 0.5 * problem.square_norm(of_marginals), 0.0)
 

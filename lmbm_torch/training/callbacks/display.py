@@ -148,7 +148,7 @@ class SeededEpochs(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        # Set the seed at the first batch, because only an uninterrupted run draws a random number before.
+        # Set the seed at the first batch: before it, only uninterrupted runs draw a random number.
         if batch_idx == 0:
             # Add a multiple of the process number, so that processes draw different random numbers.
             torch.manual_seed(

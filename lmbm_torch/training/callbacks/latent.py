@@ -371,7 +371,7 @@ class CentredGradients(Callback):
             assert self.label_mean is not None
             labels = torch.where(batch.labels.isnan(), self.label_mean, batch.labels)
             hidden = self._seen.hidden_given_visible(labels).mean(0)
-        # Take the mean over all processes, which have different examples but must make the same step.
+        # Average over all processes, which have different examples but must make the same step.
         self.hidden_mean.lerp_(trainer.strategy.reduce(hidden, reduce_op="mean"), self.hidden_rate)
 
     def state_dict(self) -> dict[str, Any]:
