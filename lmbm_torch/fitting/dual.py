@@ -226,7 +226,7 @@ class Path:
         C: the C of the previous fit.
         state: the solver's last state in the previous fit.
         ordering: the order of a belief network's labels.
-        known: values that belief networks with a kernel share along the path.
+        known: the kernel and its values, which the fits of belief networks with a kernel share.
     """
 
     C: float | None = None

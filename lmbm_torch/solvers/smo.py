@@ -343,7 +343,7 @@ def update(
     tol: float | None = None,
     seed: int = 0,
 ) -> LogisticState:
-    """Make passes over the instances that contribute to the gap, then compute a new certificate.
+    """Make passes over the instances that contribute to the gap, then compute the duality gap again.
 
     Args:
         num_iters: the number of passes.
@@ -352,7 +352,7 @@ def update(
         seed: the seed of the order of the instances.
 
     Raises:
-        ValueError: the state is of another problem, or ``num_iters`` is below one.
+        ValueError: the state does not fit the problem, or ``num_iters`` is below one.
     """
     check_count("num_iters", num_iters)
     check_shape("state.probabilities", state.probabilities, *problem.targets.shape)

@@ -66,7 +66,7 @@ def update(
     """Make ``num_iters`` passes over all chains, in orders drawn from the seed.
 
     Raises:
-        ValueError: the state is of another problem, or ``num_iters`` is below one.
+        ValueError: the state does not fit the problem, or ``num_iters`` is below one.
     """
     check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)

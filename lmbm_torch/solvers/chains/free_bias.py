@@ -61,7 +61,7 @@ def update(
         num_iters, tol, seed: see :func:`multi_class.update <lmbm_torch.solvers.chains.multi_class.update>`.
 
     Raises:
-        ValueError: the state is of another problem; ``num_iters`` is below one; ``tol`` is not above zero.
+        ValueError: the state does not fit the problem; ``num_iters`` is below one; ``tol`` is not above zero.
     """
     check_count("num_iters", num_iters)
     check_positive("tol", tol)

@@ -53,7 +53,7 @@ def update(
         seed: the seed of the blocks and orders, combined with the number of passes made so far.
 
     Raises:
-        ValueError: the state is of another problem; ``num_iters`` is below one; ``tol`` is not above zero.
+        ValueError: the state does not fit the problem; ``num_iters`` is below one; ``tol`` is not above zero.
     """
     check_count("num_iters", num_iters)
     check_positive("tol", tol)

@@ -243,7 +243,7 @@ class TreeBlock:
         return found
 
     def after(self, belief: TreeBelief) -> TreeBlock:
-        """Return the block after the tree's marginals have changed to ``belief``."""
+        """Return the block after a change of the tree's marginals to ``belief``."""
         change = belief - self.current
         unary = self.unary - self.upper * (self.gram @ change.nodes)
         transition = self.transition - self.upper * change.edges.sum(0)

@@ -55,7 +55,7 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
         The state after the pass, with weights and both values computed again from the duals.
 
     Raises:
-        ValueError: the state is of another problem, or labels have own weights (use proximal_newton).
+        ValueError: the state does not fit the problem, or labels have own weights (use proximal_newton).
     """
     if problem.upper.ndim > 1:
         raise ValueError(

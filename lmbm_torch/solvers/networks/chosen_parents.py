@@ -239,7 +239,7 @@ def with_parents(features: Features, labels: Any) -> Features:
     The factor gives a parent the scale of its spin 2y − 1.
     """
     if isinstance(features, sparse.csr_array):
-        # Convert to CSR first: SciPy stacks two CSR arrays in half the time of other formats.
+        # Convert to CSR first: SciPy stacks two CSR arrays in half the time.
         columns = (2 * labels).tocsr()
         return sparse.csr_array(sparse.hstack([features, columns], format="csr", dtype=features.dtype))
     return np.hstack([features, 2 * labels.toarray()], dtype=features.dtype)

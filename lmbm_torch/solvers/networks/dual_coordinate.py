@@ -50,7 +50,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
         The new state; it does not depend on how the rounds are divided into updates.
 
     Raises:
-        ValueError: the state is of other problems, or positions are unknown.
+        ValueError: the state does not fit the problems, or positions are unknown.
     """
     labels, tol, num_iters, seed = work(problems, state, **settings)
     if not len(labels):

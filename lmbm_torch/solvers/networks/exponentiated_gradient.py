@@ -40,7 +40,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
         The new state, which does not depend on how the rounds are divided into updates.
 
     Raises:
-        ValueError: the state is of other problems, or positions are unknown.
+        ValueError: the state does not fit the problems, or positions are unknown.
     """
     labels, tol, num_iters, seed = work(problems, state, **settings)
     backend = kernels("dual.network")

@@ -375,7 +375,7 @@ def update(
         settings: see :class:`~lmbm_torch.solvers.networks.problems.UpdateSettings`.
 
     Raises:
-        ValueError: the state is of other problems, or positions are unknown.
+        ValueError: the state does not fit the problems, or positions are unknown.
     """
     return after(problems, state, [ascent(problems, state, **settings)])
 

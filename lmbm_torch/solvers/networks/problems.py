@@ -519,7 +519,7 @@ def work(
     """Check the settings of an update; return them with the positions of the unsolved labels only.
 
     Raises:
-        ValueError: the state is of other problems, or positions are unknown.
+        ValueError: the state does not fit the problems, or positions are unknown.
     """
     check_shape("state.dual_coef", state.dual_coef, *problems.spins.shape)
     check_shape("state.weights", state.weights, problems.num_columns, problems.num_labels)

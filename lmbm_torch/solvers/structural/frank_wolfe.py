@@ -34,7 +34,7 @@ MAX_IDLE_PASSES = 2
 # Largest number of bytes of the cutting planes: above, planes with dual 0 are dropped at once. For 10,000
 # examples of 100 coupled labels, three passes then need 1.8 GiB instead of 2.5 (scripts/bench/memory.py).
 MOST_PLANE_BYTES = 2**29
-# A pass ends once the gap among the known planes is below this share of the true gap.
+# A pass ends once the gap among the known cutting planes is below this share of the true gap.
 KNOWN_GAP_SHARE = 0.3
 MAX_SWEEPS = 200
 
@@ -54,7 +54,7 @@ class KnownPlanes:
     idle: np.ndarray
 
     def join(self, found: CuttingPlanes, kept: np.ndarray, new: np.ndarray) -> KnownPlanes:
-        """Return the known planes numbered ``kept``, and the found planes numbered ``new``, with dual 0."""
+        """Join the known cutting planes numbered ``kept`` and the found planes ``new``, with dual 0."""
         joined, order = self.planes.join(found, kept, new)
         numbers = (
             np.concatenate([each[kept], np.zeros(len(new), np.int64)]) for each in (self.dual_coef, self.idle)
@@ -102,7 +102,7 @@ def update(
         known_share: a pass ends when the gap among the known planes is at most this share of the true gap.
 
     Raises:
-        ValueError: the state is of another problem, or the batch size is below one.
+        ValueError: the state does not fit the problem, or the batch size is below one.
     """
     check_shape("state.weights.features", state.weights.features, problem.num_outputs, None)
     check_shape("state.weights.couplings", state.weights.couplings, problem.num_couplings)
@@ -130,7 +130,7 @@ def _swept(
     max_sweeps: int,
     random: np.random.Generator,
 ) -> tuple[KnownPlanes, StructuralWeights]:
-    """Make steps on the planes of ``examples``; return the duals, and the weights with some round-off."""
+    """Improve the duals of the examples' cutting planes; return duals, and weights with some round-off."""
     weights, duals = StructuralWeights(*(part.copy() for part in weights)), known.dual_coef.copy()
     kernels("dual.structural").sweeps(
         problem, known.planes, weights, duals, examples, target, max_sweeps, int(random.integers(2**31))
@@ -139,7 +139,7 @@ def _swept(
 
 
 def _certified(problem: StructuralProblem, known: KnownPlanes, num_iters: int) -> FrankWolfeState:
-    """Compute the weights of the duals anew; return the state, with the most violated planes added."""
+    """Compute the weights of the duals anew; return the state, with the most violated cutting planes."""
     planes, dual_coef = known.planes, known.dual_coef
     weights = problem.weights(planes, dual_coef)
     found = problem.maximisers(weights)

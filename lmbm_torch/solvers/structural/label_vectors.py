@@ -223,7 +223,7 @@ class LabelVectorOracle:
         examples: np.ndarray,
         labels: np.ndarray,
     ) -> CuttingPlanes:
-        """Call ``make`` for one block of examples after another, to limit memory; join the planes."""
+        """Call ``make`` for one block of examples after another, to limit memory; join the cutting planes."""
         size = max(1, BLOCK_STATISTICS // (labels.shape[1] + len(self.first)))
         blocks = [slice(begin, begin + size) for begin in range(0, max(len(labels), 1), size)]
         parts = [make(examples[block], labels[block]) for block in blocks]
@@ -236,7 +236,7 @@ class LabelVectorOracle:
     def _relaxed_planes(
         self, examples: np.ndarray, relaxed: np.ndarray, couplings: np.ndarray
     ) -> CuttingPlanes:
-        """Return planes of relaxed labels, with the pairs' best marginals consistent with these labels."""
+        """Return cutting planes of relaxed labels, with the best consistent marginals of pairs."""
         first, second = relaxed[:, self.first], relaxed[:, self.second]
         both = np.where(couplings > 0, np.minimum(first, second), np.maximum(first + second - 1, 0))
         products = 4 * both - 2 * first - 2 * second + 1
@@ -397,7 +397,7 @@ class TaskLossOracle:
         truth = self.labels[examples]
         wrong = np.abs(truth - labels) * (1.0 if self.vectors.costs is None else self.vectors.costs[examples])
         losses = self._loss((truth * labels).sum(1), (truth + labels).sum(1), wrong.sum(1))
-        # Slack rescaling demands slack ξ ≥ Δ (1 − ⟨w, ψ⟩): a plane with loss Δ and statistics Δ ψ.
+        # Slack rescaling demands slack ξ ≥ Δ (1 − ⟨w, ψ⟩): a cutting plane with loss Δ and statistics Δ ψ.
         value = planes.value * losses[planes.plane] if self.rescaling == "slack" else planes.value
         return replace(planes, loss=losses, value=value)
 

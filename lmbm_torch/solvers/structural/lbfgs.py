@@ -1,4 +1,4 @@
-"""L-BFGS for smooth losses of structured outputs, with a certificate of the distance from the optimum.
+"""L-BFGS for smooth losses of structured outputs, with an upper bound of the distance from the optimum.
 
 Plain L-BFGS starts each direction from a multiple of the identity. If features differ in units or frequencies
 or are far from zero, the identity is a poor estimate of the inverse Hessian, and hundreds of iterations are

@@ -60,7 +60,7 @@ class CuttingPlanes:
 
     @classmethod
     def of_truths(cls, examples: np.ndarray) -> CuttingPlanes:
-        """Return the planes of the true labellings, whose lower bound on each hinge is zero."""
+        """Return the cutting planes of the true labellings, whose lower bound on each hinge is zero."""
         start = np.zeros(len(examples) + 1, np.int64)
         return cls(examples, np.zeros(len(examples)), start, np.zeros(0, np.int32), np.zeros(0))
 
@@ -68,7 +68,7 @@ class CuttingPlanes:
     def from_dense(
         cls, example: np.ndarray, loss: np.ndarray, unary: np.ndarray, couplings: np.ndarray
     ) -> CuttingPlanes:
-        """Return planes of single-row examples from dense ψ: (planes, outputs) and (planes, couplings)."""
+        """Build cutting planes of single-row examples from dense ψ: unary entries and couplings."""
         index = np.concatenate([np.arange(unary.shape[1]), -1 - np.arange(couplings.shape[1])])
         dense = np.hstack([unary, couplings])
         plane, column = dense.nonzero()
@@ -80,11 +80,11 @@ class CuttingPlanes:
 
     @property
     def plane(self) -> np.ndarray:
-        """Return for each entry the number of the plane, (entries,)."""
+        """Return for each entry the number of the cutting plane, (entries,)."""
         return np.repeat(np.arange(len(self)), np.diff(self.start))
 
     def select(self, planes: np.ndarray) -> CuttingPlanes:
-        """Select planes by number or by mask."""
+        """Select cutting planes by number or by mask."""
         return gathered([(self, np.arange(len(self))[planes])])
 
     def join(
@@ -102,7 +102,7 @@ class CuttingPlanes:
 def gathered(
     parts: Sequence[tuple[CuttingPlanes, np.ndarray]], order: np.ndarray | slice = slice(None)
 ) -> CuttingPlanes:
-    """Join the chosen planes of all parts, in the given order; each entry is copied once.
+    """Join the chosen cutting planes of all parts, in the given order; each entry is copied once.
 
     Args:
         parts: pairs of planes and the numbers of the planes to choose.
@@ -270,7 +270,7 @@ class StructuralProblem:
         return self.oracle(_scores(rows, weights), weights.couplings, examples)
 
     def values(self, planes: CuttingPlanes, weights: StructuralWeights) -> np.ndarray:
-        """Return the values loss − ⟨w, ψ⟩ of the planes, (planes,)."""
+        """Return the values loss − ⟨w, ψ⟩ of the cutting planes, (planes,)."""
         scores = self.scores(weights).ravel()
         return planes.loss - kernels("dual.structural").products(
             planes, self._first(planes), scores, weights.couplings
@@ -292,10 +292,10 @@ class StructuralProblem:
         return float(np.square(weights.features).sum() + couplings)
 
     def violated(self, planes: CuttingPlanes, found: CuttingPlanes, weights: StructuralWeights) -> np.ndarray:
-        """Return for each example whether the found plane's value is above the values of all known planes."""
+        """Return for each example whether the found cutting plane's value is above all known planes'."""
         first = np.searchsorted(planes.example, np.arange(self.num_examples))
         known = np.maximum.reduceat(self.values(planes, weights), first)
-        # Allow a tolerance: the oracle may find a known plane again, with another round-off.
+        # Allow a tolerance: the oracle may find a known cutting plane again, with another round-off.
         return self.values(found, weights) > known + 1e-12 * (1 + np.abs(known))
 
     def primal(self, weights: StructuralWeights, hinge: np.ndarray) -> float:
@@ -307,7 +307,7 @@ class StructuralProblem:
         return float(dual_coef @ planes.loss - 0.5 * self.square_norm(weights))
 
     def _first(self, planes: CuttingPlanes) -> np.ndarray:
-        """Return for each plane the index of the example's first entry in the flat scores, (planes,)."""
+        """Return for each cutting plane the index of the example's first entry in flat scores, (planes,)."""
         return self.start[planes.example] * self.num_outputs
 
 

@@ -162,7 +162,7 @@ def update(
         The new state, or the given state if round-off hides the remaining gain.
 
     Raises:
-        ValueError: the state is of another problem, or ``num_iters`` is below one.
+        ValueError: the state does not fit the problem, or ``num_iters`` is below one.
     """
     check_count("num_iters", num_iters)
     check_shape("state.inner.flat", state.inner.flat, problem.num_weights)
