@@ -46,7 +46,7 @@ class Energy(Protocol):
         ...
 
     def energy(self, labels: Labels, /) -> Scores:
-        """Return −score."""
+        """Return the negative score of each labelling."""
         ...
 
     def check_values(self) -> None:
@@ -74,7 +74,7 @@ class MarginEnergy(Energy, Protocol):
     """
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """Return m_i = s_i z_i, the agreement of label i with the local field."""
+        """Return the local margins m_i = s_i z_i, the agreement of label i with the local field."""
         ...
 
 
@@ -159,7 +159,7 @@ class BaseEnergy:
         check_like(name, table, next(iter(self.PER_EXAMPLE)), self._first)
 
     def energy(self: Any, *labels: Tensor) -> Tensor:
-        """Return −score."""
+        """Return the negative score of each labelling."""
         return -self.score(*labels)
 
     def check_values(self) -> None:

@@ -111,13 +111,13 @@ class BipartiteEnergy(BaseEnergy):
     def hidden_given_visible(
         self, visible_labels: Shaped[Tensor, "*samples #batch visible"]
     ) -> Float[Tensor, "*samples _batch hidden"]:
-        """Return P(h_j = 1 | v), independent between hidden units (paper, Equation 3)."""
+        """Return P(h_j = 1 | v) of each hidden unit; given v, hidden units are independent (Equation 3)."""
         return torch.sigmoid(self.hidden_fields(visible_labels))
 
     def visible_given_hidden(
         self, hidden_labels: Shaped[Tensor, "*samples #batch hidden"]
     ) -> Float[Tensor, "*samples _batch visible"]:
-        """Return P(v_i = 1 | h), independent between visible units (paper, Equation 3)."""
+        """Return P(v_i = 1 | h) of each visible unit; given h, visible units are independent (Equation 3)."""
         return torch.sigmoid(self.visible_fields(hidden_labels))
 
     def swap(self) -> BipartiteEnergy:

@@ -133,7 +133,7 @@ class ChainEnergy(StateEnergy):
             check_magnitude(name, values)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch length"]) -> Scores:
-        """Return Σ_t unary_t(y_t) + Σ_t transition_t(y_t, y_{t+1}); −∞ for a forbidden labelling.
+        """Return the score Σ_t unary_t(y_t) + Σ_t transition_t(y_t, y_{t+1}), −∞ if a labelling is forbidden.
 
         Raises:
             ValueError: a label inside a chain is no state.

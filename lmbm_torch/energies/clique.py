@@ -81,7 +81,7 @@ class CliqueEnergy(BaseEnergy):
         return 1 - 2 * (zeros % 2)
 
     def score(self, labels: Labels) -> Scores:
-        """Return Σ_c weight_c Π_{i ∈ c} s_i + constant."""
+        """Return the score Σ_c weight_c Π_{i ∈ c} s_i + constant, with spins s."""
         weight = self.weight if self.weight.ndim == 2 else self.weight[None]
         return torch.einsum("...bc,bc->...b", self.parities(labels), weight) + self.constant
 

@@ -96,7 +96,7 @@ class DirectedEnergy(BaseEnergy):
         return torch.argsort(self.ordering)
 
     def local_fields(self, labels: Labels) -> LabelScores:
-        """Return z_i, half the logit of each label given the input and the parents."""
+        """Return the local fields z_i, half the logit of each label given the input and the parents."""
         spins = to_spins(labels, self.dtype)
         if self.parents.ndim == 2:
             fields = self.unary + spins @ self.parents.mT
@@ -116,11 +116,11 @@ class DirectedEnergy(BaseEnergy):
         return fields + (self.clique_weight * products) @ (child[:, None] == labels).to(self.dtype)
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """Return m_i = s_i z_i, the agreement of each label with the local field."""
+        """Return the local margins m_i = s_i z_i, the agreement of each label with the local field."""
         return to_spins(labels, self.dtype) * self.local_fields(labels)
 
     def log_prob(self, labels: Labels) -> Scores:
-        """Return log P(y) = −Σ_i log(1 + exp(−2 m_i))."""
+        """Return log P(y) = −Σ_i log(1 + exp(−2 m_i)), with local margins m_i."""
         return logsigmoid(2 * self.local_margins(labels)).sum(-1)
 
     def score(self, labels: Labels) -> Scores:

@@ -298,7 +298,7 @@ class FactorEnergy(BaseEnergy):
         check_magnitude("table", self.table)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Scores:
-        """Return Σ_i unary_i(y_i) + Σ_c table_c(y_c); −∞ for a forbidden labelling.
+        """Return the score Σ_i unary_i(y_i) + Σ_c table_c(y_c), −∞ if the labelling is forbidden.
 
         Raises:
             ValueError: a label of a graph is no state.
@@ -457,7 +457,7 @@ class FactorEnergy(BaseEnergy):
         return FactorEnergy(table, replace(structure, scopes=scopes))
 
     def local_margins(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*_ labels"]:
-        """Return m_i = ½ (score(y) − the best score of y with label i in another state).
+        """Return the local margins ½ (score(y) − best score of y with label i in another state).
 
         The margin is ∞ for a label without other states, and −∞ in a forbidden labelling. For binary labels
         the margin is s_i z_i, the agreement of label i with the local field.

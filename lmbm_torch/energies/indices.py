@@ -40,7 +40,7 @@ def positions_of(ordering: Int[Tensor, " labels"]) -> list[int]:
 
 
 def index_order(size: int, device: torch.device) -> Int[Tensor, " labels"]:
-    """Return the tensor 0, 1, … on a device; its values are remembered, so nobody needs to read them back."""
+    """Return the tensor 0, 1, … on a device; remember the values, to avoid reading from the device later."""
     order = torch.arange(size, device=device)
     if not is_traced() and not order.is_inference():
         _seen[order] = order._version, [*range(size)]

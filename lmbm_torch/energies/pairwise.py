@@ -90,18 +90,18 @@ class PairwiseEnergy(BaseEnergy):
         )
 
     def score(self, labels: Labels) -> Scores:
-        """Return Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j + constant."""
+        """Return the score Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j + constant, with spins s."""
         spins = to_spins(labels, self.dtype)
         # Multiply before broadcasting: if one labelling is scored for all examples, one product is enough.
         pairs = (spins * from_others(self.pairwise, spins)).sum(-1) / 2
         return torch.einsum("...bi,bi->...b", spins, self.unary) + pairs + self.constant
 
     def local_fields(self, labels: Labels) -> LabelScores:
-        """Return z_i, half the logit of each label given all other labels."""
+        """Return the local fields z_i, half the logit of each label given all other labels."""
         return self.unary + from_others(self.pairwise, to_spins(labels, self.dtype))
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """Return m_i = s_i z_i, the agreement of each label with the local field."""
+        """Return the local margins m_i = s_i z_i, the agreement of each label with the local field."""
         spins = to_spins(labels, self.dtype)
         return spins * (self.unary + from_others(self.pairwise, spins))
 

@@ -107,7 +107,7 @@ class RestrictedEnergy:
         return values.where(self.allows(labels), torch.finfo(values.dtype).min)
 
     def energy(self, labels: Labels, /) -> Scores:
-        """Return −score."""
+        """Return the negative score of each labelling."""
         return -self.score(labels)
 
     def check_values(self) -> None:

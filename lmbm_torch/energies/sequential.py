@@ -91,7 +91,7 @@ class SequentialEnergy:
     def log_conditional(
         self, position: int, rows: Int[Tensor, " nodes"], earlier: Int[Tensor, "nodes _position"]
     ) -> Float[Tensor, "nodes states"]:
-        """Return log P(y_t = s | example, y_<t) of the label at ``position`` for some prefixes.
+        """Return log P(y_t = s | example, y_<t) of the label at ``position`` t, given earlier labels y_<t.
 
         Raises:
             ValueError: the returned values have another shape, contain NaN or do not sum to 1.
@@ -135,7 +135,7 @@ class SequentialEnergy:
         return self.log_prob(labels)
 
     def energy(self, labels: Labels) -> Scores:
-        """Return −score."""
+        """Return the negative score of each labelling."""
         return -self.score(labels)
 
     def select(self, rows: Tensor | slice) -> SequentialEnergy:

@@ -68,7 +68,7 @@ class TreeEnergy(StateEnergy):
             check_magnitude(name, values)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch nodes"]) -> Scores:
-        """Return Σ_t unary_t(y_t) + Σ_t transition_t(y_{parent of t}, y_t).
+        """Return the score Σ_t unary_t(y_t) + Σ_t transition_t(y_{parent of t}, y_t).
 
         Raises:
             ValueError: a label is no state.

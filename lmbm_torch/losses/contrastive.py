@@ -59,7 +59,7 @@ def contrastive_divergence(
     """
     if isinstance(init, str) and init not in ("labels", "random"):
         raise ValueError(f"init: expected 'labels', 'random' or a tensor of {{0, 1}}, got {init!r}")
-    # Register the check before other work, so that the CPU waits for the GPU only once; the sampler reads it.
+    # Register the check before other work, so that the CPU waits for the GPU only once, in the sampler.
     foresee_labels("init", labels if isinstance(init, str) else init)
     complete = _complete(energy, labels, num_steps, generator)
     if init == "random":

@@ -203,7 +203,7 @@ class ChangedPixelError(Sums):
     changed: Tensor
 
     def update(self, preds: Labels, target: Labels, corrupted: Labels) -> None:
-        """Add the counts of a batch."""
+        """Add the numbers of wrong predictions and of corrupted pixels in a batch."""
         wrong, changed = _counts(preds, target, corrupted)
         self.wrong += wrong
         self.changed += changed

@@ -99,12 +99,12 @@ class Multinomial(Emission):
         return rows @ self.log_probability.mT
 
     def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
-        """Set θ_sv ∝ Σ_t weights_ts x_tv + smoothing."""
+        """Set the probabilities of symbols to θ_sv ∝ Σ_t weights_ts x_tv + smoothing."""
         _check_counts(rows)
         self.log_probability = log_frequencies(_weighted_sums(rows, weights), smoothing)
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """Return smoothing · Σ_s Σ_v log θ_sv."""
+        """Return the log prior smoothing · Σ_s Σ_v log θ_sv."""
         return smoothing * self.log_probability.sum()
 
 
@@ -138,7 +138,7 @@ class Bernoulli(Emission):
         return rows @ self.log_odds.mT + logsigmoid(-self.log_odds).sum(1)
 
     def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
-        """Set p_sv = (Σ_t weights_ts x_tv + smoothing) / (Σ_t weights_ts + 2 smoothing)."""
+        """Set the probabilities p_sv = (Σ_t weights_ts x_tv + smoothing) / (Σ_t weights_ts + 2 smoothing)."""
         _check_bits(rows)
         ones = _weighted_sums(rows, weights)
         # Round-off can make the sum of a bit that is always 1 exceed the number of rows: clamp at 0.
@@ -146,7 +146,7 @@ class Bernoulli(Emission):
         self.log_odds = (ones + smoothing).log() - (zeros + smoothing).log()
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """Return smoothing · Σ_s Σ_v log p_sv + log(1 − p_sv)."""
+        """Return the log prior smoothing · Σ_s Σ_v [log p_sv + log(1 − p_sv)]."""
         return smoothing * (logsigmoid(self.log_odds) + logsigmoid(-self.log_odds)).sum()
 
 
@@ -208,7 +208,7 @@ def log_frequencies(counts: Tensor, smoothing: float) -> Tensor:
 
 
 def _weighted_sums(rows: Tensor, weights: Tensor) -> Float[Tensor, "states features"]:
-    """Return Σ_t weights_ts x_tv of dense or CSR rows."""
+    """Return for each state s and feature v the weighted sum Σ_t weights_ts x_tv of rows, dense or CSR."""
     return (rows.t() @ weights).mT
 
 

@@ -49,10 +49,10 @@ class TinyGraph:
 def factored_graph_dual(
     graphs: list[TinyGraph], num_states: int, C: float, *, directed: bool = True
 ) -> float:
-    """Return max Σ_x Σ_i (C − μ_i(truth)) − ½‖w‖² over clique marginals μ that sum to C.
+    """Return the optimum of the dual, max Σ_x Σ_i (C − μ_i(truth)) − ½‖w‖², over clique marginals μ.
 
-    Marginals of two cliques agree on shared nodes. The weights w of nodes are Σ (C e_truth − μ_i) ⊗ φ_i; the
-    weights of edges are the same sum with pairs of states, which are ordered pairs if ``directed``.
+    Marginals sum to C, and agree on nodes that cliques share. The weights w of nodes are Σ (C e_truth − μ_i)
+    ⊗ φ_i; weights of edges are the same sum with pairs of states, which are ordered pairs if ``directed``.
 
     Raises:
         RuntimeError: the solver has found no optimum.

@@ -110,7 +110,7 @@ def logistic_primal(features: np.ndarray, targets: np.ndarray, upper: np.ndarray
 
 
 def logistic_dual(matrix: np.ndarray, targets: np.ndarray, upper: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return max Σ_i C_i H(p_i) − ½‖Σ_iy C_i (t_iy − p_iy) φ(x_i, y)‖², and the distributions p.
+    """Return max Σ_i C_i H(p_i) − ½‖Σ_iy C_i (t_iy − p_iy) φ(x_i, y)‖² (H: entropy), and the distributions p.
 
     Source: dual_optimization_conditional_models_2006, Equation 5, plus the constant that is missing there.
 

@@ -40,11 +40,11 @@ class Rows(Protocol):
     """Operations of the interior-point steps on the matrix R, (instances, columns)."""
 
     def times(self, weights: np.ndarray) -> np.ndarray:
-        """Return R w, (instances,)."""
+        """Return the product R w for weights w, (instances,)."""
         ...
 
     def combine(self, duals: np.ndarray) -> np.ndarray:
-        """Return Rᵀα, (columns,)."""
+        """Return the product Rᵀα for duals α, (columns,)."""
         ...
 
     def factorise(self, scale: np.ndarray) -> Solve:

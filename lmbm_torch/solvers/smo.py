@@ -91,7 +91,7 @@ class MulticlassProblem:
     def scores(
         self, rows: Tensor, coef: Float[Tensor, "instances classes"]
     ) -> Float[Tensor, "block classes"]:
-        """Return ⟨w, φ(x_i, y)⟩ = Σ_j k(x_i, x_j) coef_jy, accumulated in the kernel's own dtype."""
+        """Return the scores ⟨w, φ(x_i, y)⟩ = Σ_j k(x_i, x_j) coef_jy, added up in the kernel's dtype."""
         return (rows @ coef.to(rows.dtype)).to(coef.dtype)
 
     def among(self, rows: Tensor, index: Int[Tensor, " block"]) -> Float[Tensor, "block block"]:
@@ -134,7 +134,7 @@ class JointProblem:
     def scores(
         self, rows: Tensor, coef: Float[Tensor, "instances classes"]
     ) -> Float[Tensor, "block classes"]:
-        """Return ⟨w, φ(x_i, y)⟩ = Σ_jy' k((x_i, y), (x_j, y')) coef_jy'."""
+        """Return the scores ⟨w, φ(x_i, y)⟩ = Σ_jy' k((x_i, y), (x_j, y')) coef_jy'."""
         return torch.einsum("bcnk,nk->bc", rows, coef)
 
     def among(
@@ -429,7 +429,7 @@ def _certified(problem: Problem, probabilities: Tensor, num_iters: int) -> Logis
 
 
 def _divergence(probabilities: Tensor, scores: Tensor) -> Tensor:
-    """Return KL(α ‖ softmax(f)), a sum of non-negative terms, accurate for small values."""
+    """Compute KL(α ‖ softmax(scores)) as a sum of non-negative terms, accurate for small values."""
     log_model = scores.log_softmax(-1)
     difference = probabilities.log() - log_model
     near = difference.clamp(-1, 1)

@@ -155,7 +155,7 @@ class StructuredModule(LightningModule):
         """Raise ValueError if ``part`` has missing labels that the training cannot use."""
 
     def forward(self, x: Tensor) -> Any:
-        """Return the energy of a batch."""
+        """Return the model's energy for a batch of inputs."""
         return self.model(x)
 
     def trained(self) -> Predictor:

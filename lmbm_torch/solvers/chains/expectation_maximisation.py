@@ -35,7 +35,7 @@ class ExpectationProblem:
 
 @dataclass(frozen=True)
 class ExpectationState(SolverState):
-    """The progress of expectation maximisation.
+    """The state of expectation maximisation after some steps.
 
     Args:
         objective: log-likelihood plus log prior before the last step; −∞ before the first step.

@@ -51,7 +51,7 @@ class ScalingState(FlatState):
 
 
 def init(problem: LikelihoodProblem) -> ScalingState:
-    """Return the state at zero weights; the problem's ½‖w‖² is ignored.
+    """Return the state at zero weights; the penalty ½‖w‖² of the problem is ignored.
 
     Raises:
         ValueError: a feature is negative.
@@ -65,7 +65,7 @@ def init(problem: LikelihoodProblem) -> ScalingState:
 
 
 def update(problem: LikelihoodProblem, state: ScalingState) -> ScalingState:
-    """Run one pass over all chains."""
+    """Update the weights of all features once, from observed and expected counts in all chains."""
     flat = state.flat.copy()
     occurs = state.observed > 0
     # Replace expected counts that underflow to zero by a tiny number: they are divisors below.

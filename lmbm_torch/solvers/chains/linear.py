@@ -134,7 +134,7 @@ class LikelihoodProblem(LinearChains):
     learns_all_steps: bool = True
 
     def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the objective and the gradient."""
+        """Return the objective and the gradient at the weights ``flat``."""
         loss, errors, pairs = self.losses(self.scores(flat), self.transition(flat))
         if not self.learns_all_steps:
             pairs = pairs * (self._true_pairs > 0)

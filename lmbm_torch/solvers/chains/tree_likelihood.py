@@ -206,11 +206,11 @@ class TreeBlock:
 
     @property
     def model(self) -> TreeEnergy:
-        """Return the tree's distribution under the current weights, p_i."""
+        """Return the energy of the tree's distribution p_i under the current weights."""
         return TreeEnergy(self.unary[None], self.transition, self.current.parents)
 
     def score(self, change: TreeBelief) -> float:
-        """Return ⟨w, expected statistics⟩ for marginals, or for a change of marginals."""
+        """Return the expected score ⟨w, expected statistics⟩ for marginals, or for a change of marginals."""
         return float((self.unary * change.nodes).sum() + (self.transition * change.edges.sum(0)).sum())
 
     def square_norm(self, change: TreeBelief) -> float:

@@ -184,7 +184,7 @@ class SharedProblem(HingeProblem):
         return [slice(first, first + size) for first in range(0, self.num_instances, size)]
 
     def curvature(self) -> np.ndarray:
-        """Return Σ_{j: i ∈ C_j} f_jl² / η_j, the dual's second derivative in α_il, (labels, instances)."""
+        """Return the negative second derivative of the dual in each α_il, Σ_{j: i ∈ C_j} f_jl² / η_j."""
         contexts = map(self.kept_context, range(self.num_labels))
         shared = [np.square(columns[:, 1:]) @ (1 / self.penalty[seen]) for columns, seen in contexts]
         return self.square_norm + np.array(shared)
@@ -206,11 +206,11 @@ class SharedProblem(HingeProblem):
         return 0.5 * float(np.square(weights.features).sum() + self.penalty @ np.square(weights.cliques))
 
     def primal(self, weights: SharedWeights) -> float:
-        """Return ½ Σ_j η_j w_j² + Σ_l C_l Σ_i [γ − m_il]_+."""
+        """Return the primal objective ½ Σ_j η_j w_j² + Σ_l C_l Σ_i [γ − m_il]_+."""
         return self.square(weights) + float((self.upper * self.hinge(weights).T).sum())
 
     def dual(self, dual_coef: np.ndarray, weights: SharedWeights) -> float:
-        """Return γ Σ α − ½ Σ_j η_j w_j² for duals (labels, instances) and the weights of the duals."""
+        """Return the dual value γ Σ α − ½ Σ_j η_j w_j² of duals (labels, instances) with their weights."""
         return self.margin * float(dual_coef.sum()) - self.square(weights)
 
     def weights(self, dual_coef: np.ndarray) -> SharedWeights:

@@ -78,12 +78,12 @@ class MachineRows:
         return np.sqrt(self.problem.penalty)
 
     def times(self, weights: np.ndarray) -> np.ndarray:
-        """Return the margins, (rows,)."""
+        """Return the margins at a vector of weights, (rows,)."""
         features, cliques = self._parts(weights)
         return self.problem.margins(SharedWeights(features, cliques / self._unit)).T[self.counted]
 
     def combine(self, duals: np.ndarray) -> np.ndarray:
-        """Return the weights of duals (rows,)."""
+        """Return the weights of duals (rows,) as a vector."""
         features, cliques = self.problem.weights(self._matrix(duals))
         return np.concatenate([features.ravel(), cliques * self._unit])
 
@@ -270,7 +270,7 @@ class _Face(NamedTuple):
 
 
 def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
-    """Compute (I/σ + R Rᵀ)⁻¹ right."""
+    """Compute (I/σ + R Rᵀ)⁻¹ right, where R are the ``rows``."""
     count, width = rows.shape  # pyright: ignore[reportGeneralTypeIssues]
     if count < width:
         gram = dense(rows @ rows.T)

@@ -99,7 +99,7 @@ class JointKernel:
         return cls(problems, matrix(problems), slice(None)) if fits(problems) else None
 
     def copy(self) -> JointKernel:
-        """Return a copy with separate values."""
+        """Return a copy with a separate kernel matrix."""
         other = copy(self)
         other.values = self.values.copy()
         return other

@@ -102,7 +102,7 @@ class KernelLabelProblems(NetworkProblems):
         return self.expansions(coef) + self.context @ weights[self.num_instances :]
 
     def expansions(self, coef: np.ndarray) -> np.ndarray:
-        """Return Σ_j coef_jk k(x_j, x_l), (instances, labels), for ``coef`` (instances, labels)."""
+        """Return the kernel expansions Σ_j coef_jk k(x_j, x_l), like ``coef`` (instances, labels)."""
         fields = np.zeros(coef.shape)
         support = np.flatnonzero(coef.any(1))
         if len(support) > self.num_instances / 2:
@@ -137,7 +137,7 @@ class KernelLabelProblems(NetworkProblems):
         return self.context @ self._context_weights(coef)
 
     def square_norms(self, weights: np.ndarray) -> np.ndarray:
-        """Return ‖w_k‖² = Σ_l β_lk z_lk, (labels,), for weights computed from duals."""
+        """Return the squared norms ‖w_k‖² = Σ_l β_lk z_lk, (labels,), for weights computed from duals."""
         return (weights[: self.num_instances] * self.fields(weights)).sum(0)
 
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:

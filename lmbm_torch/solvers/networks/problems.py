@@ -167,11 +167,11 @@ class NetworkProblems(HingeProblem, ABC):
         return np.where(spins == 0, 0.0, np.maximum(self.margin - spins * fields, 0.0))
 
     def primal(self, weights: np.ndarray) -> np.ndarray:
-        """Return ½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+, (labels,)."""
+        """Return each label's primal objective ½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+, (labels,)."""
         return 0.5 * self.square_norms(weights) + self.weighed(self.hinge(weights))
 
     def weighed(self, losses: np.ndarray) -> np.ndarray:
-        """Return Σ_l C_l losses_lk, (labels,), for losses (instances, labels)."""
+        """Return each label's weighted sum Σ_l C_l losses_lk, (labels,), of losses (instances, labels)."""
         return self.upper @ losses if self.upper.ndim == 1 else np.einsum("kl,lk->k", self.upper, losses)
 
     def by_box(self, labels: np.ndarray) -> Iterator[tuple[Self, np.ndarray]]:
@@ -187,7 +187,7 @@ class NetworkProblems(HingeProblem, ABC):
         return self.upper if self.upper.ndim == 1 else self.upper[label]
 
     def dual(self, dual_coef: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return γ Σ_l α_lk − ½‖w_k‖², (labels,), for duals (labels, instances) and their weights."""
+        """Return each label's dual value γ Σ_l α_lk − ½‖w_k‖², (labels,), for duals and their weights."""
         return self.margin * dual_coef.sum(1) - 0.5 * self.square_norms(weights)
 
     def network(self, weights: np.ndarray) -> NetworkWeights:

@@ -167,7 +167,7 @@ class LinearOutputs(ABC):
 
 
 def _gram(features: Features, weights: np.ndarray) -> np.ndarray:
-    """Return Σ_t weights_t x_t x_tᵀ, (features + 1, features + 1), with the constant 1 as last feature."""
+    """Return the weighted Gram matrix Σ_t weights_t x_t x_tᵀ, with the constant 1 as last feature."""
     rows: Any = features
     size = rows.shape[1]
     gram = np.empty((size + 1, size + 1))
@@ -187,7 +187,7 @@ def _parts(rows: np.ndarray) -> Iterator[slice]:
 
 
 def _products_of_squares(features: Features, values: np.ndarray) -> np.ndarray:
-    """Return Σ_t x_tj² values_ts, (features, outputs), for ``values`` (rows, outputs)."""
+    """Return the sums Σ_t x_tj² values_ts, (features, outputs), for ``values`` (rows, outputs)."""
     rows: Any = features
     if sparse.issparse(rows):
         squares = np.square(rows.data, dtype=np.float64)

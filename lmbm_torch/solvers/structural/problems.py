@@ -303,7 +303,7 @@ class StructuralProblem:
         return float(0.5 * self.square_norm(weights) + self.upper @ np.maximum(hinge, 0.0))
 
     def dual(self, planes: CuttingPlanes, dual_coef: np.ndarray, weights: StructuralWeights) -> float:
-        """Return Σ_p α_p loss_p − ½‖w‖² for the weights of the duals."""
+        """Return the dual value Σ_p α_p loss_p − ½‖w‖² for the weights of the duals."""
         return float(dual_coef @ planes.loss - 0.5 * self.square_norm(weights))
 
     def _first(self, planes: CuttingPlanes) -> np.ndarray:
@@ -316,7 +316,7 @@ def _scores(rows: Features, weights: StructuralWeights) -> np.ndarray:
 
 
 def _gram(features: Features, start: np.ndarray) -> np.ndarray:
-    """Return ⟨x_t, x_t'⟩ + 1 for the rows of each example."""
+    """Return the inner products ⟨x_t, x_t'⟩ + 1 of the rows of each example, flat."""
     if len(start) == start[-1] + 1:
         return 1.0 + row_square_norms(features)
     blocks = []

@@ -51,7 +51,7 @@ class MarginProblem(LinearOutputs):
 
     @abstractmethod
     def losses_at(self, flat: np.ndarray, temperature: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return Σ_x C_x (log Σ_y exp(Δ / τ + score) − score(truth)), with gradients.
+        """Return the smoothed losses Σ_x C_x (log Σ_y exp(Δ / τ + score) − score(truth)), with gradients.
 
         The gradients are with respect to scores and couplings.
         """
@@ -62,20 +62,20 @@ class MarginProblem(LinearOutputs):
 
     @abstractmethod
     def expected_loss(self, errors: np.ndarray) -> float:
-        """Return Σ_x C_x E[Δ] for the distribution of :meth:`losses_at`, from the gradient in scores."""
+        """Return the expected loss Σ_x C_x E[Δ] under :meth:`losses_at`, from the gradient in scores."""
 
     @abstractmethod
     def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:
         """Estimate the Hessian of ½‖w‖² and the losses of :meth:`losses_at`."""
 
     def penalised(self, flat: np.ndarray) -> np.ndarray:
-        """Return the gradient of ½‖w‖²."""
+        """Return the gradient of the penalty ½‖w‖² at the weights ``flat``."""
         penalised = flat.copy()
         self.couplings(penalised)[:] *= self.coupling_penalty
         return penalised
 
     def unpenalised(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the weights with a given gradient of ½‖w‖²."""
+        """Return the weights at which the penalty ½‖w‖² has a given gradient."""
         flat = gradient.copy()
         self.couplings(flat)[:] /= self.coupling_penalty
         return flat

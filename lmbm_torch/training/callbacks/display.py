@@ -122,7 +122,7 @@ class FiniteObjective(Callback):
     """
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Check the objective.
+        """Check that the objective is finite.
 
         Raises:
             FloatingPointError: the objective is NaN or infinite.
