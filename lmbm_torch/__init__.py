@@ -1,8 +1,8 @@
 """Structured prediction with dependent outputs.
 
 Data flows forward: ``data → model(x) = energy → inference(energy) = marginals or labels → loss → training``.
-Importing the package needs only torch and numpy: each name of ``__all__`` is imported at the first use, and
-heavier libraries when a function first needs them.
+Importing the package needs only torch and numpy: each name of ``__all__`` is imported at first use, and a
+further library when a function first needs the library.
 """
 
 from importlib import import_module
@@ -58,7 +58,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# The packages to search for a name, the fastest import first; type checkers read __init__.pyi instead.
+# Packages in which a name of ``__all__`` is searched, fastest import first; type checkers read __init__.pyi.
 _ROOMS = ("persistence", "energies", "constraints", "inference", "data", "estimators")
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from lmbm_torch.torch_internals import is_mapped, transform
 from lmbm_torch.verdicts import foresee, is_traced, refuse_unless
 
-# The largest allowed log-potential: the sum of a million such values neither overflows in float32 nor falls
-# below the number that stands for −∞ in dynamic programming.
+# Largest allowed magnitude of a log-potential: sums of a million such values neither overflow in float32 nor
+# fall below the number that stands for −∞ in dynamic programming.
 LARGEST = 1e24
 _TRANSFORMS = (
     "torch.func.grad and vmap, got a tensor inside; use torch.autograd.grad, and the axis of examples"
@@ -27,7 +27,7 @@ __all__ = []
 
 
 def is_missing(values: np.ndarray) -> np.ndarray:
-    """Return an array of bool: whether each entry is missing in the sense of :func:`is_absent`."""
+    """Return a mask of the missing entries: None, NaN and missing values of pandas."""
     if values.dtype.kind in "fmM":
         return np.isnan(values)
     if values.dtype.kind != "O":
@@ -40,7 +40,7 @@ def is_absent(value: Any) -> bool:
     """Return whether a value is None, NaN or a missing value of pandas; False for lists and arrays."""
     if value is None or hasattr(value, "__len__"):
         return value is None
-    # Missing values differ from themselves; for pandas' NA the comparison gives NA, neither true nor false.
+    # Compare the value with itself: NaN differs; for pandas' NA, the result is NA, neither true nor false.
     differs = value != value
     return not isinstance(differs, bool | np.bool_) or bool(differs)
 
@@ -58,7 +58,7 @@ def check_shape(name: str, array: Any, *expected: int | None) -> None:
 
 def are_transformed() -> bool:
     """Return whether a transform of ``torch.func`` runs: inside of a transform no tensor can be read."""
-    # Tracing for torch.compile does not count as a transform.
+    # Return False while torch.compile traces, which is no transform.
     return not torch.compiler.is_compiling() and transform() is not None
 
 
@@ -69,7 +69,7 @@ def check_outside_transforms(name: str) -> None:
 
 
 def check_not_mapped(name: str, tensor: Tensor) -> None:
-    """Raise TypeError for a tensor of ``torch.func.vmap``, because the values cannot be read."""
+    """Raise TypeError for a tensor inside of ``torch.func.vmap``, because the values cannot be read."""
     if not torch.compiler.is_compiling() and is_mapped(tensor):
         raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
 
@@ -91,7 +91,7 @@ def check_finite(name: str, array: Tensor | np.ndarray) -> None:
         )
         return
     # Use NumPy if possible: NumPy is 20 times as fast as torch, and does not wake torch's threads, which
-    # would take cores from a kernel. Arrays stay arrays: torch warns of read-only ones.
+    # would take cores from compiled code. Do not convert arrays: torch warns if an array is read-only.
     if isinstance(array, Tensor) and array.dtype != torch.bfloat16:
         array = array.detach().resolve_neg().numpy()
     finite = array.isfinite() if isinstance(array, Tensor) else np.isfinite(array)
@@ -110,7 +110,7 @@ def check_moderate(name: str, tensor: Tensor) -> None:
     """Call :func:`check_finite` and :func:`check_magnitude`, with a single wait for a GPU."""
     check_outside_transforms(name)
     if tensor.device.type == "cpu" and not is_traced():
-        # Good values are read only once; a second pass finds out what is wrong.
+        # Read the values once; only if some are wrong, a second pass finds out what is wrong.
         if not tensor.numel() or are_moderate(tensor):
             return
         check_finite(name, tensor)
@@ -121,7 +121,7 @@ def check_moderate(name: str, tensor: Tensor) -> None:
             check_finite(name, tensor.cpu())
             check_magnitude(name, tensor.cpu())
 
-        # Comparisons with NaN are false, so NaN is refused, too.
+        # Refuse NaN, too: a comparison with NaN is false.
         refuse_unless(
             f"{name}: expected finite values, of magnitudes of at most {LARGEST:g}",
             (tensor,),
@@ -132,7 +132,7 @@ def check_moderate(name: str, tensor: Tensor) -> None:
 
 def are_moderate(tensor: Tensor) -> bool:
     """Return whether all values of a CPU tensor are numbers of magnitude at most ``LARGEST``."""
-    # Comparing Python numbers takes half the time of comparing tensors; every routine starts with this check.
+    # Compare Python numbers, in half the time of tensors: every routine starts with this check.
     least, most = (float(end) for end in tensor.detach().aminmax())
     return least >= -LARGEST and most <= LARGEST
 
@@ -146,7 +146,7 @@ def check_log_potentials(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name}: expected finite values or −∞, got {nans} NaN and {infinite} times +∞")
 
     if tensor.numel():
-        # The maximum takes a single pass, and is NaN if any value is NaN.
+        # Use the maximum: one pass over the values finds +∞ and NaN.
         refuse_unless(
             f"{name}: expected finite values or −∞",
             (tensor,),
@@ -156,7 +156,7 @@ def check_log_potentials(name: str, tensor: Tensor) -> None:
 
 
 class MagnitudeError(ValueError, FloatingPointError):
-    """The error of values whose sums overflow, from bad input or from training with too large steps."""
+    """The error raised for values whose sums overflow, due to bad input or too large steps in training."""
 
 
 def check_magnitude(name: str, tensor: Tensor) -> None:
@@ -178,7 +178,7 @@ def check_magnitude(name: str, tensor: Tensor) -> None:
 
 
 def _largest(tensor: Tensor) -> Tensor:
-    """Return the largest magnitude of a tensor except −∞; NaN if the tensor has NaN."""
+    """Return the largest magnitude in a tensor, −∞ left out; NaN if the tensor has NaN."""
     least, most = tensor.detach().masked_fill(tensor == -torch.inf, 0).aminmax()
     return torch.maximum(-least, most)
 
@@ -213,7 +213,7 @@ def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool 
 
 
 def foresee_labels(name: str, labels: Tensor) -> None:
-    """Prepare a later :func:`check_labels`: the result is read at the next wait for a GPU."""
+    """Start the check of a later :func:`check_labels`, so that both need only one wait for a GPU."""
     foresee(f"{name}: expected 0 or 1", (labels,), lambda: _are_labels(labels, False).all())
 
 
@@ -229,7 +229,7 @@ def _refuse_labels(name: str, labels: Any, wanted: str, allow_missing: bool) -> 
 
 
 def check_known(known: Tensor | None, device: torch.device, *shape: int) -> None:
-    """Raise ValueError unless ``known`` is None, or has the shape and device and values 0, 1 or NaN."""
+    """Raise ValueError unless ``known`` is None, or has this shape and device, and values 0, 1 or NaN."""
     if known is None:
         return
     check_shape("known", known, *shape)
@@ -265,7 +265,7 @@ def check_counts(**values: int) -> None:
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
-    """Raise ValueError unless ``tensor`` is on ``device``: data never moves silently."""
+    """Raise ValueError unless ``tensor`` is on ``device``: the library never copies data between devices."""
     if not isinstance(tensor, Tensor) or tensor.device != device:
         kind = f"a tensor on {tensor.device}" if isinstance(tensor, Tensor) else type(tensor).__name__
         raise ValueError(f"{name}: expected a tensor on {device}, got {kind}")
@@ -303,7 +303,7 @@ def check_positive(name: str, value: float) -> None:
 
 
 def level_of_caller() -> int:
-    """Return the ``stacklevel`` with which a warning names the first caller outside of the library."""
+    """Return the ``stacklevel`` for a warning to name the code that called the library."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("lmbm_torch."):
         frame, level = frame.f_back, level + 1

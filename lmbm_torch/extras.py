@@ -1,4 +1,4 @@
-"""Tools for imports: late and fast imports, and errors that name the extra to install."""
+"""Tools for imports: imports at first use, and errors naming the optional dependencies to install."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EXTRAS = {
     "xgboost": "boosting",
     "yaml": "train",
 }
-"""From the name of a module to the smallest extra of this package that installs the module."""
+"""For each module of an optional dependency, the smallest extra of this package that installs the module."""
 
 
 @contextmanager
@@ -80,9 +80,8 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
-        # Objects created in the block live long: a full pass over these objects would cost the time just
-        # saved. Freezing and unfreezing moves all objects to the oldest generation, which the next full pass
-        # collects.
+        # Move all objects to the oldest generation by freezing and unfreezing: objects created in the block
+        # live long, and a collection of younger generations would cost the time just saved.
         if not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()
@@ -94,7 +93,7 @@ def late(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], li
 
     Args:
         package: name of the package.
-        file: path of the package's ``__init__.py``; the imports for type checkers tell the module of each.
+        file: path of the package's ``__init__.py`` with imports for type checkers, which list the names.
     """
     tops = [top for top in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(top, ast.If)]
     imports = [node for top in tops for node in top.body if isinstance(node, ast.ImportFrom)]

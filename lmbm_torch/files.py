@@ -20,7 +20,7 @@ except ImportError:  # Windows has no fcntl; an open file cannot be removed ther
     fcntl = None
 
 UNFINISHED = ".unfinished"
-# Names of files in the directory of a run.
+# Names of the files in the directory of a training run.
 CONFIG, CHECKPOINT, METRICS, RULES = "config.yaml", "last.ckpt", "metrics.json", "rules.txt"
 MODEL = "model.safetensors"
 Mode = Literal["x", "w"]
@@ -59,7 +59,7 @@ def reading(path: str | PathLike, *errors: type[Exception], argument: str = "pat
 
 @contextmanager
 def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
-    """Open a stream whose content replaces ``path`` at the end of the block; until then the old file stays.
+    """Open a stream whose content replaces the file ``path`` when the block ends without an error.
 
     Several processes and threads may write to a path at once: readers always find a complete file. In mode
     ``"x"`` exactly one process succeeds. After an error the old file is still there. A killed process may
@@ -92,7 +92,7 @@ def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
         if unfinished is not None:
             with suppress(OSError):
                 unfinished.unlink()
-        # An error of writing names no file, and an error of opening names the unfinished file: name ``path``.
+        # Name ``path`` in the error: errors of writing name no file, errors of opening the unfinished file.
         if isinstance(error, OSError) and error.errno and _is_unfinished(error.filename or unfinished, file):
             message = f"{error.strerror}; an older file of this name is kept"
             raise OSError(error.errno, message, str(file)) from error
@@ -107,7 +107,7 @@ def _unfinished(file: Path) -> tuple[Path, BinaryIO]:
         stream = path.open("xb")
         if fcntl is None:
             return path, stream
-        with suppress(OSError):  # A file system may have no locks; then no file counts as abandoned.
+        with suppress(OSError):  # A file system may have no locks; then abandoned files are not removed.
             fcntl.flock(stream, fcntl.LOCK_EX)
         # Another writer may have removed the file before it was locked: then try again.
         if os.fstat(stream.fileno()).st_nlink:
@@ -117,7 +117,7 @@ def _unfinished(file: Path) -> tuple[Path, BinaryIO]:
 
 def _copy_permissions(file: Path, stream: BinaryIO) -> None:
     """Copy the permissions of a file to the empty new file."""
-    # The file system may have no permissions, or the file may belong to another user.
+    # Ignore errors: the file system may have no permissions, or the file may belong to another user.
     with suppress(OSError, AttributeError):
         os.fchmod(stream.fileno(), file.stat().st_mode & 0o777)
 
@@ -165,7 +165,7 @@ def replacing_text(path: str | PathLike, mode: Mode = "w") -> Iterator[TextIO]:
         try:
             yield text
         finally:
-            # This writes the buffer, and leaves the stream open.
+            # Write the buffer and leave the binary stream open, which ``replacing`` closes.
             text.detach()
 
 

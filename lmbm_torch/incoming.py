@@ -29,10 +29,10 @@ LONGEST_LINE = 2**25
 # Exceptions, besides ValueError, that reading a damaged file raises.
 UNREADABLE = (OSError, EOFError, zlib.error)
 COMPRESSED = (".gz", ".bz2")
-"""Endings that :func:`title` and :func:`ending` remove; the first bytes tell whether a file is compressed."""
-# Byte-order marks and the encodings that they stand for.
+"""Endings of compressed files, which :func:`title` and :func:`ending` remove."""
+# Byte-order marks at the start of a file, and the encodings of such files.
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-# The encoding of Windows' programs in western Europe and America.
+# Encoding to try if a text is not UTF-8: the encoding of Windows programs in western Europe and America.
 _OF_WINDOWS = "cp1252"
 
 __all__ = []
@@ -44,7 +44,7 @@ class LimitedLines(Generic[AnyStr]):
     ``number`` is the number of the line read last; the first line has number 1.
 
     Raises:
-        ValueError: a line is longer; the message gives the number.
+        ValueError: a line is too long; the message gives the number of the line.
     """
 
     def __init__(self, stream: IO[AnyStr]) -> None:
@@ -78,7 +78,7 @@ def encoding_of(file: Path, asked: str | None = None) -> str:
     """Return the encoding of a text file; a byte-order mark overrides ``asked``.
 
     Args:
-        asked: the encoding. If None, the answer is UTF-8 for a file of valid UTF-8, else cp1252 of Windows.
+        asked: the encoding. If None, the result is UTF-8 if the file is valid UTF-8, else cp1252 of Windows.
 
     Raises:
         ValueError: the encoding is unknown.
@@ -108,7 +108,7 @@ def encoding_of(file: Path, asked: str | None = None) -> str:
 
 
 def _strange(file: Path) -> tuple[int, bytes] | None:
-    """Return the number and the bytes of the first line that is not valid UTF-8; None if all lines are."""
+    """Return the number and the bytes of the first line that is not valid UTF-8; None if there is none."""
     with open_compressed(file) as stream:
         found = LimitedLines(stream)
         for line in found:
@@ -162,7 +162,7 @@ def check_archive(file: Path, archive: zipfile.ZipFile) -> None:
 
 
 def check_growth(file: Path, size: int) -> None:
-    """Raise ValueError if so many unpacked bytes are too many for the size of the file."""
+    """Raise ValueError if ``size``, the number of unpacked bytes, is too large for the size of the file."""
     if size > (most := _most(file)):
         raise ValueError(_refusal(file, most))
 
@@ -204,14 +204,14 @@ _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-# Errors, besides ValueError, of numpy's parser for damaged headers.
+# Exceptions, besides ValueError, that numpy raises for damaged headers.
 _DAMAGE = (MemoryError, RecursionError, SyntaxError, TypeError, tokenize.TokenError)
 
 
 def read_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read the header of an npy file: shape, whether in Fortran order, and dtype.
+    """Read the header of an npy file; return the shape, whether in Fortran order, and the dtype.
 
-    Afterwards the stream stands at the first number of the array.
+    The next read from the stream starts at the first number of the array.
 
     Args:
         size: size of the whole file in bytes. The header must announce this size, because memory for an array
@@ -228,7 +228,7 @@ def read_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np
     except _DAMAGE as error:
         raise ValueError(f"expected the header of an npy file, got a {type(error).__name__}") from error
     count = math.prod(shape)
-    # Objects are pickled and have no fixed size; every reader refuses objects.
+    # Skip the check for arrays of objects, which have no fixed size; every reader refuses them.
     if not dtype.hasobject and size != stream.tell() + count * dtype.itemsize:
         raise ValueError(f"expected {count} numbers as the header says, got a file of {size} bytes")
     return shape, is_fortran, dtype

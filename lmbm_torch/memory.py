@@ -4,7 +4,7 @@
         estimator.predict_proba(X)
 
 The environment variable ``LMBM_MEMORY=256MiB`` has the same effect. Workers of joblib get the same budget.
-The budget limits each table; a routine holds a few tables at a time, in addition to input and answer.
+The budget limits each table; a routine holds a few tables at a time, in addition to input and result.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _asked: list[int] = []
 def memory_budget(size: int | str) -> Iterator[None]:
     """Limit the size of tables in bytes during the block, in all threads of the process.
 
-    Routines with chunks take smaller chunks; the answers differ only by rounding. Junction trees,
-    mini-buckets and searches with open nodes give up at a limit: for these routines the budget is the limit.
+    Routines that compute in chunks take smaller chunks; results differ only by round-off. Junction trees,
+    mini-buckets and tree searches give up at a limit: for these routines the budget is the limit.
 
     Args:
         size: number of bytes, or a text with a unit, such as ``"256 MiB"``.
@@ -51,12 +51,12 @@ def memory_budget(size: int | str) -> Iterator[None]:
 
 
 def asked() -> int | None:
-    """Return the bytes of the innermost :func:`memory_budget` of the process; None without a budget."""
+    """Return the bytes of the innermost open :func:`memory_budget`, or None without a budget."""
     return _asked[-1] if _asked else None
 
 
 def part_bytes(size: int) -> int:
-    """Return the size of a chunk in bytes: ``size``, the fastest size, or the budget if smaller."""
+    """Return the size of a chunk in bytes: ``size``, or the memory budget if the budget is smaller."""
     budget = _budget()
     return size if budget is None else min(size, budget)
 

@@ -1,7 +1,7 @@
 """The protocol of classifiers: what tables, reports and commands may expect from each classifier.
 
-An *energy* is a model's output for instances. A *calibrated* energy defines the distribution of the predicted
-probabilities. To *decode* means to find the best labels for an energy.
+An *energy* is a model's output for instances: a score of each labelling. A *calibrated* energy defines the
+distribution of predicted probabilities. To *decode* means to find the best labels for an energy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Capabilities:
         has_probabilities: whether the calibrated energies belong to a learned distribution.
         restricts_probabilities: whether the distribution can be restricted to allowed labellings.
         margin: the margin γ in the hinge loss of ``decode``.
-        limits: the settings that may end a search before the proof, by the names of the parameters.
+        limits: the parameters, by name, that may end a search before the labels are proven optimal.
         inference: for a model with hidden units, the ``MatchedInference`` used in training.
         decoder: the function from energies to decodings with certificates; None if several functions predict.
         of_sequences: whether the classifier tags the positions of sequences.
@@ -55,7 +55,7 @@ class LabelClassifier(Protocol):
 
     Attributes:
         label_names_: one name for each label; None for a classifier of classes.
-        n_features_in_: the width of X; None if an encoder takes rows as they are.
+        n_features_in_: the number of columns of X; None if an encoder takes any inputs.
     """
 
     label_names_: tuple[str, ...] | None
@@ -67,7 +67,7 @@ class LabelClassifier(Protocol):
 
     @property
     def rules(self) -> Any:
-        """Return the ``Constraints`` that all answers obey; None without rules."""
+        """Return the ``Constraints`` that all predictions obey; None without rules."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class LabelClassifier(Protocol):
         ...
 
     def energies(self, X: Any) -> list[Any]:
-        """Return a list with the energy of each ensemble member for X; of length 1 for a single model."""
+        """Return the energies for X, one for each member of an ensemble; a single model gives one energy."""
         ...
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
@@ -88,7 +88,7 @@ class LabelClassifier(Protocol):
         ...
 
     def with_rules(self, rules: Any) -> Any:
-        """Return the classifier with ``rules`` for all answers; None removes all rules.
+        """Return the classifier with ``rules`` for all predictions; None removes all rules.
 
         Raises:
             ValueError: the classifier has no parameter for rules.
@@ -108,7 +108,7 @@ class LabelClassifier(Protocol):
         ...
 
     def can_explain(self, X: Any) -> bool:
-        """Return whether :meth:`explain` can explain the answers for X."""
+        """Return whether :meth:`explain` can explain the predictions for X."""
         ...
 
     def explain(self, X: Any) -> Any:

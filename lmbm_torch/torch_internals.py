@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 try:
-    # The only way to recognise tensors of torch.func.
+    # Import a private module: torch has no public way to recognise tensors inside of torch.func.
     from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 except ImportError:
     _functorch: Any = None
 
 assert_async: Callable[[Tensor, str], None] | None = getattr(torch, "_assert_async", None)
-"""Raise in compiled code if a bool on the device is false, without waiting; None if torch lacks this."""
+"""Function that raises an error in compiled code if a bool on the device is False; None if torch has none."""
 
 
 transform: Callable[[], Any] = getattr(_functorch, "peek_interpreter_stack", lambda: None)
 """Return the innermost running transform, such as ``torch.func.grad`` or ``vmap``; None if no transform runs.
 
-If torch cannot tell, the answer is None; torch itself then refuses to read a tensor inside of a transform.
+If torch cannot tell, the result is None; torch itself then refuses to read a tensor inside of a transform.
 """
 
 

@@ -36,16 +36,16 @@ Key = tuple[object, ...]
 
 
 class _Door(threading.local):
-    """A thread's questions about GPU tensors within a public function: pending questions and answers."""
+    """The checks and numbers for a thread to read from a GPU: pending questions, and answers."""
 
     def __init__(self) -> None:
         self.depth = 0
-        # For each question a tensor with the answer, and for a check the function to call if the answer is 0.
+        # For each question the tensor of the answer, and for a check the function to call if it fails.
         self.pending: dict[Key, tuple[Tensor, Callable[[], None] | None]] = {}
         self.answers: dict[Key, float] = {}
-        # Tensors are kept, so that no other tensor gets the same identity meanwhile.
+        # Keep the tensors alive, so that no other tensor gets the same id meanwhile.
         self.tensors: list[tuple[Tensor, ...]] = []
-        # Numbers that the caller of supposing has given.
+        # Numbers that the caller of ``supposing`` gave; None outside of ``supposing``.
         self.supposed: Mapping[str, float] | None = None
 
     def ask(
@@ -55,7 +55,7 @@ class _Door(threading.local):
         compute: Callable[[], Tensor],
         refuse: Callable[[], None] | None = None,
     ) -> None:
-        """Add a question unless pending or answered; add ``refuse`` to a question of :func:`foresee`."""
+        """Add a question, unless already pending or answered; :func:`foresee` asks without ``refuse``."""
         if key in self.answers:
             if refuse is not None and not self.answers[key]:
                 refuse()
@@ -68,7 +68,7 @@ class _Door(threading.local):
             self.tensors.append(tensors)
 
     def wait(self) -> None:
-        """Read the answers of pending questions; the first failed check raises the error."""
+        """Read the answers of all pending questions in one copy; raise the first failed check's error."""
         pending, self.pending = self.pending, {}
         if not pending:
             return
@@ -94,7 +94,7 @@ def is_traced() -> bool:
 
 
 def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Wrap a function: all checks of GPU tensors inside share a single wait for the GPU."""
+    """Wrap a function to let all checks of GPU tensors inside share a single wait for the GPU."""
 
     @wraps(function)
     def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -136,13 +136,13 @@ def is_supposing() -> bool:
 def refuse_unless(
     what: str, tensors: tuple[Tensor, ...], holds: Callable[[], Tensor], refuse: Callable[[], None]
 ) -> None:
-    """Call ``refuse`` unless ``holds()`` is true, now or at the end of the function with :func:`one_door`.
+    """Call ``refuse`` unless ``holds()`` is true: on a CPU at once, on a GPU at the next wait.
 
     Args:
         what: the name of the check, the same for all tensors; in compiled code also the error message.
         tensors: all tensors that the verdict depends on.
-        holds: computes the verdict, a bool on the tensors' device.
-        refuse: raises the error, with numbers in the message.
+        holds: function to compute the verdict, a bool on the tensors' device.
+        refuse: function to raise the error, with numbers in the message.
     """
     if is_supposing():
         return
@@ -157,13 +157,13 @@ def refuse_unless(
 
 
 def foresee(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]) -> None:
-    """Read the value of a later :func:`number` or :func:`refuse_unless` at the next wait."""
+    """Start to compute the value of a later :func:`number` or :func:`refuse_unless`, to share a wait."""
     if not is_supposing() and _is_read_late(tensors):
         _door.ask(_key(what, tensors), tensors, compute)
 
 
 def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]) -> float:
-    """Return the number of ``compute()``, a tensor without axes; a GPU answers all pending questions, too.
+    """Return the number in ``compute()``, a tensor without axes; on a GPU, read all pending answers, too.
 
     Args:
         what, tensors: see :func:`refuse_unless`.
@@ -180,7 +180,7 @@ def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]
 
 
 def settle() -> None:
-    """Wait for the answers of pending questions, before a kernel that wrong values would crash."""
+    """Read all pending answers now, before starting a GPU kernel that wrong values would crash."""
     if not is_traced():
         _door.wait()
 
@@ -202,7 +202,7 @@ HOST = torch.device("cpu")
 
 
 def searched_on_host(search: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Wrap a search: the search runs on the CPU, and the result is on the device of the arguments.
+    """Wrap a search to run on the CPU; the result is copied to the device of the arguments.
 
     Each step of a search is a few operations on one number for each open node, and the next step depends on
     the results. A GPU would need thousands of launches and waits; copying the arguments is faster. Arguments
@@ -227,7 +227,7 @@ def _devices(value: Any) -> Iterator[torch.device]:
         for each in value:
             yield from _devices(each)
     elif isinstance(value, Tensor) or (_is_record(value) and hasattr(value, "device")):
-        # The constructor of an energy makes sure that all its tensors are on one device.
+        # Do not look at an energy's tensors: the constructor ensures that all are on the same device.
         yield value.device
     elif _is_record(value):
         for field in fields(value):

@@ -2,18 +2,18 @@
 
 Training with the hinge loss asks for margins of γ, however many errors there are. Therefore the fields of a
 trained model are too small or too large for probabilities, even if the decoded labels are good. Either each
-label's field gets a scale and a shift (Platt 1999), or all fields get one scale, an inverse temperature. Both
-maximise the likelihood of held-out instances.
+label's field is multiplied by a scale and shifted (Platt 1999), or all fields are multiplied by one scale, an
+inverse temperature. Scales and shifts maximise the likelihood of held-out instances.
 
 Label sets are calibrated by a mixture of two scales. In some instances all labels are easy, in other
 instances all labels are hard. A scale for each label treats the errors of an instance's labels as
 independent. But in easy instances all labels are right together more often than the product of the
 probabilities says: the confidence of the best label set is too low (on Yeast .16, at an exact match of .23)
 although every marginal is calibrated. The smallest model of such dependent errors is a mixture of two equally
-likely scales that all labels of an instance share.
+likely factors that multiply the log-potentials of all labels of an instance.
 
 Training of the mixture maximises the likelihood of the true labels, and the likelihood that the share of
-right answers is near the mean confidence.
+right predictions is near the mean confidence.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from lmbm_torch.shapes import Bool, Float
 with naming_extras():
     from scipy.optimize import minimize, minimize_scalar
 
-# The range and the prior standard deviation of the logarithm of a scale. A prior is needed because the
-# likelihood of separable instances has no maximum.
+# Allowed range, and prior standard deviation, of the logarithm of a scale. Without a prior, the likelihood of
+# separable instances would have no maximum.
 _RANGE, _SPREAD = (-5.0, 7.0), 1.0
-# Largest number of labels of a Boltzmann machine for calibration by enumerating all label sets; the second
-# number is for couplings that all instances share.
+# Largest number of labels of a Boltzmann machine for calibration by enumerating all label sets: if couplings
+# differ between instances, and if all instances share the couplings.
 MAX_ENUMERATED_LABELS, MAX_SHARED_LABELS = 10, 18
 MAX_LABELLINGS = 2**30
 MAX_NEWTON_STEPS = 100
@@ -56,18 +56,18 @@ LIKELIHOOD_TOLERANCE = 1e-7
 
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
 HeldOut = Sequence[tuple[AnEnergy, Tensor]]
-"""Energies of held-out instances, each with its labels (batch, labels)."""
+"""Held-out instances: for each fold, the energy of a batch and the true labels (batch, labels)."""
 Weights = Sequence[Float[Tensor, " batch"]] | None
-"""Weights of instances, at least 0 and not all 0; only their ratios count. None for equal weights."""
+"""Weights of each fold's instances, at least 0 and not all 0; only ratios matter. None for equal weights."""
 
 
-# Factors on the log-potentials to try, from .38 to 6.3; a finer grid would not increase the likelihood.
+# Factors of the log-potentials to try for label sets, .38 to 6.3; a finer grid does not raise the likelihood.
 FACTORS = tuple(1.13**power for power in range(-8, 16))
 # Largest number of labels of a Boltzmann machine with shared couplings whose label sets are enumerated.
 MAX_JOINT_LABELS = 22
-# How many observations the exact match counts as; as one observation it would change confidences too little.
+# Weight of the exact match in the likelihood; with weight 1, confidences would change too little.
 SHARE_WEIGHT = 10.0
-# Prior standard deviations: of the changes of each label's scale and shift, and of the logarithm of a factor.
+# Prior standard deviations of the changes of each label's scale and shift, and of the logarithm of a factor.
 # With larger values, single instances would determine the scale of a label that is nearly constant.
 SPREAD, FACTOR_SPREAD = 0.1, 1.0
 # Relative decrease of the objective at which the optimisation ends.
@@ -77,7 +77,7 @@ MAX_ENTRIES = 2**22
 
 
 class Instances(NamedTuple):
-    """Held-out instances.
+    """A batch of held-out instances: energy, true labels and weights.
 
     Args:
         energy: the energy of a model that was trained without these instances.
@@ -90,7 +90,7 @@ class Instances(NamedTuple):
     weight: Tensor
 
     def select(self, rows: slice | Tensor) -> Instances:
-        """Return the instances with the given indices."""
+        """Return the instances ``rows``."""
         return Instances(self.energy.select(rows), self.labels[rows], self.weight[rows])
 
     def to(self, device: str) -> Instances:
@@ -107,7 +107,7 @@ def relative_weights(held_out: HeldOut, weights: Weights) -> list[Tensor]:
 
 
 def instances(held_out: HeldOut, weights: Weights = None) -> list[Instances]:
-    """Return the instances with positive weight, for each part of the held-out instances."""
+    """Return the instances with positive weight, for each fold with such instances."""
     parts = []
     for (energy, labels), weight in zip(held_out, relative_weights(held_out, weights), strict=True):
         (rows,) = (weight > 0).nonzero(as_tuple=True)
@@ -123,9 +123,10 @@ class Calibration(Stored):
 
     Args:
         scale, shift: float64, (labels,).
-        coupling_scale: factor on a Boltzmann machine's couplings. In a belief network a coupling belongs to
-            the field of the child, and is scaled with it.
-        factors: (members,), each a factor on all log-potentials: probabilities are the mean over the members.
+        coupling_scale: factor of a Boltzmann machine's couplings. In a belief network, a coupling is scaled
+            with the field of the child.
+        factors: (members,), a factor of all log-potentials for each member of a mixture; probabilities are
+            means over the members.
 
     Raises:
         ValueError: shapes differ, or values are NaN or infinite.
@@ -152,9 +153,9 @@ class Calibration(Stored):
         return cls(scale * ones, 0 * ones, scale)
 
     def apply_all(self, energy: Any) -> list[Any]:
-        """Return the energy of each member; the mixture of the members has calibrated probabilities.
+        """Return the calibrated energies, one for each factor; their equal mixture gives the probabilities.
 
-        Several members of a Boltzmann machine are normalised: each log partition is 0.
+        Several energies of a Boltzmann machine are normalised, to a log-partition function of 0.
 
         Raises:
             TypeError: see :meth:`apply`.
@@ -165,7 +166,7 @@ class Calibration(Stored):
         return members if isinstance(energy, DirectedEnergy) else [_normalised(each) for each in members]
 
     def members(self) -> list[Calibration]:
-        """Return for each member a calibration with a single factor."""
+        """Split the mixture into calibrations with a single factor each."""
         return [
             Calibration(self.scale * each, self.shift * each, self.coupling_scale * each)
             for each in self.factors
@@ -176,7 +177,7 @@ class Calibration(Stored):
 
         Raises:
             TypeError: the energy is not of a belief network or Boltzmann machine.
-            ValueError: there are several members.
+            ValueError: the calibration has several factors.
         """
         if len(self.factors) > 1:
             raise ValueError(
@@ -212,7 +213,7 @@ def _normalised(energy: PairwiseEnergy | CliqueEnergy) -> PairwiseEnergy | Cliqu
 
 
 def sums_labellings(energy: AnEnergy, most_shared: int = MAX_SHARED_LABELS) -> bool:
-    """Return whether the likelihood of whole label sets can be summed fast enough for a calibration.
+    """Return whether the likelihood of whole label sets can be computed fast enough for a calibration.
 
     Args:
         most_shared: largest number of labels of a Boltzmann machine whose couplings all instances share.
@@ -224,12 +225,12 @@ def sums_labellings(energy: AnEnergy, most_shared: int = MAX_SHARED_LABELS) -> b
 
 
 def few(part: Instances, num_parts: int) -> Instances:
-    """Return the first instances of a part on the CPU, so few that the calibration takes little time."""
+    """Select the first instances of a fold, so few that calibration is fast, and copy them to the CPU."""
     return part.select(slice(max(1, (MAX_LABELLINGS >> part.energy.num_labels) // num_parts))).to("cpu")
 
 
 def common_scale(held_out: HeldOut, weights: Weights = None) -> Calibration:
-    """Return one scale for all log-potentials: the MAP estimate under a standard log-normal prior."""
+    """Fit one scale of all log-potentials, the MAP estimate under a standard log-normal prior."""
     parts = instances(held_out, weights)
     return _common_scale(_loss(parts), parts[0].energy.num_labels)
 
@@ -244,7 +245,7 @@ def _common_scale(loss: Callable[[Calibration], Tensor], num_labels: int) -> Cal
 
 
 def label_scales(held_out: HeldOut, weights: Weights = None) -> Calibration:
-    """Return a scale and a shift for each label's field, and a scale for couplings; no scale is below 0.
+    """Fit a scale and a shift for each label's field, and a scale for couplings; no scale is below 0.
 
     The objective is log-likelihood − ½ Σ (scale / common − 1)² − ½ Σ shift², where ``common`` is the common
     scale. Without the penalty, few instances would lead to probabilities of 0 and 1.
@@ -259,7 +260,7 @@ def label_scales(held_out: HeldOut, weights: Weights = None) -> Calibration:
 
 
 def _scales_apart(margins: Sequence[Margins], common: Calibration) -> Calibration:
-    """Return the scales of a belief network; Newton's method finds the scale and the shift of each label."""
+    """Fit the scale and the shift of each label of a belief network separately, by Newton's method."""
     theta = torch.stack([torch.ones_like(common.scale), torch.zeros_like(common.shift)])
     step_size = torch.ones_like(common.shift)
     here = _Quadratic.of(margins, common, theta)
@@ -280,9 +281,9 @@ class _Quadratic:
     """The quadratic expansion of each label's penalised loss as a function of relative scale and shift.
 
     Attributes:
-        value: (labels,).
-        gradient: (2, labels).
-        curvature: (2, 2, labels).
+        value: the losses, (labels,).
+        gradient: the first derivatives by relative scale and shift, (2, labels).
+        curvature: the second derivatives, (2, 2, labels).
     """
 
     value: Tensor
@@ -291,7 +292,7 @@ class _Quadratic:
 
     @classmethod
     def of(cls, margins: Sequence[Margins], common: Calibration, theta: Tensor) -> _Quadratic:
-        """Expand around ``theta``, (2, labels)."""
+        """Expand around ``theta``, the relative scales and the shifts (2, labels)."""
         away = torch.stack([theta[0] - 1, theta[1]])
         value, gradient = 0.5 * away.square().sum(0), away
         curvature = torch.eye(2, dtype=theta.dtype, device=theta.device)[..., None].repeat(
@@ -347,12 +348,12 @@ def _scales_together(loss: Callable[[Calibration], Tensor], common: Calibration)
 
 
 def _loss(parts: Sequence[Instances]) -> Callable[[Calibration], Tensor]:
-    """Return the loss Σ −log P(y | x) as a function of a calibration, summed over missing labels.
+    """Return the negative log-likelihood as a function of a calibration; missing labels are summed out.
 
-    For Boltzmann machines with many labels the loss is the pseudo-likelihood.
+    For Boltzmann machines with many labels, the function is the negative log-pseudo-likelihood.
     """
     first = parts[0].energy
-    # For belief networks the pseudo-likelihood is the likelihood.
+    # Use the pseudo-likelihood, which is the likelihood for belief networks.
     if isinstance(first, DirectedEnergy) or not sums_labellings(first):
         return _pseudo_likelihood([_margins(each) for each in parts])
     summed = [some for each in parts for some in _apart(few(each, len(parts)))]
@@ -374,7 +375,7 @@ def _apart(part: Instances) -> list[Instances]:
 
 
 def _margins(part: Instances) -> Margins:
-    """Return the local margins; a missing label has no margin, and a missing parent is predicted."""
+    """Compute the local margins; a missing label has no loss, and as a parent its predicted value."""
     labels, observed = completed(part.energy, part.labels)
     return Margins.of(part.energy, labels, observed * part.weight[:, None])
 
@@ -391,7 +392,7 @@ def _pseudo_likelihood(held_out: Sequence[Margins]) -> Callable[[Calibration], T
 class Margins:
     """Local margins (batch, labels) as linear functions of a calibration's parameters.
 
-    Calibration needs the margins some hundred times; here the products of labels are computed only once.
+    Calibration needs the margins about a hundred times; the class computes products of labels only once.
     """
 
     of_scale: Tensor
@@ -425,15 +426,15 @@ with naming_extras():
 
 
 def joint_scales(held_out: HeldOut, answers: Sequence[Tensor], weights: Weights = None) -> Calibration:
-    """Return a scale and a shift for each label, and two factors that fit confidences to the exact match.
+    """Fit a scale and a shift for each label, and two factors that fit confidences to the exact match.
 
-    For Boltzmann machines with so many labels that :func:`label_scales` does not enumerate label sets, the
-    scales and shifts are those of :func:`label_scales`, and only the factors are learned here.
+    For Boltzmann machines with so many labels that :func:`label_scales` does not enumerate label sets, scales
+    and shifts come from :func:`label_scales`, and only the factors are fitted here.
 
     Args:
         held_out: energies and labels, for belief networks, or for Boltzmann machines with few labels;
-            instances with missing labels do not count for the factors.
-        answers: (batch, labels) in {0, 1}, predictions for the held-out instances.
+            instances with missing labels are not used for the factors.
+        answers: (batch, labels) in {0, 1}, the predicted labels of the held-out instances.
         weights: see :data:`~lmbm_torch.calibration.scales.Weights`.
 
     Raises:
@@ -460,7 +461,7 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor], weights: Weights 
 def fitted_scales(
     kind: bool | str, held_out: HeldOut, answer: Callable[[AnEnergy], Tensor], weights: Weights = None
 ) -> Calibration:
-    """Return a calibration of a given kind.
+    """Fit a calibration of a given kind to held-out instances.
 
     Args:
         kind: ``"scale"``, ``"labels"``, ``"joint"``, or True for the best kind that is possible.
@@ -483,7 +484,7 @@ def fitted_scales(
 def best_scales(
     held_out: HeldOut, answer: Callable[[AnEnergy], Tensor], weights: Weights = None
 ) -> Calibration:
-    """Return :func:`joint_scales` if possible, else :func:`~lmbm_torch.calibration.scales.label_scales`.
+    """Fit :func:`joint_scales` if possible, else :func:`~lmbm_torch.calibration.scales.label_scales`.
 
     Args:
         answer: function from an energy to predictions, (batch, labels) in {0, 1}.
@@ -507,9 +508,9 @@ class _Part:
     """Instances without missing labels.
 
     Attributes:
-        log_probs: function from a calibration to log P of the true labels and of the answers, each of shape
-            (members, batch).
-        right: (batch,), whether the answers are the true labels.
+        log_probs: function from a calibration to log P of the true labels and of the predicted labels, each
+            of shape (members, batch).
+        right: (batch,), whether all labels are predicted right.
         weight: (batch,), the weight of each instance.
     """
 
@@ -568,17 +569,17 @@ def _of_machine(
 def _log_probs(
     parts: Sequence[_Part], calibration: Calibration
 ) -> tuple[Float[Tensor, "members batch"], Float[Tensor, "members batch"]]:
-    """Return log P of the true labels and of the answers under each member, in double precision."""
+    """Return log P of the true and of the predicted labels under each factor, in double precision."""
     of_truth, of_answer = zip(*(part.log_probs(calibration) for part in parts), strict=True)
     return torch.cat(of_truth, 1), torch.cat(of_answer, 1)
 
 
 @dataclass(frozen=True)
 class Right:
-    """The correctness of answers.
+    """The correctness of predictions.
 
     Args:
-        each: (batch,), whether the answer for each instance is right.
+        each: (batch,), whether all labels of the instance are predicted right.
         weight: (batch,), the weight of each instance.
     """
 
@@ -587,12 +588,12 @@ class Right:
 
     @property
     def share(self) -> float:
-        """Return the exact match after adding a right and a wrong answer, so never 0 or 1."""
+        """Return the exact match, with one right and one wrong prediction added, so never 0 or 1."""
         return (float(self.weight[self.each].sum()) + 1) / (float(self.weight.sum()) + 2)
 
     @property
     def error(self) -> float:
-        """Return the standard error of the share."""
+        """Return the standard error of :attr:`share`."""
         return math.sqrt(self.share * (1 - self.share) / float(self.weight.sum()))
 
     def mean(self, values: Float[Tensor, "*members batch"]) -> Float[Tensor, "*members"]:
@@ -603,13 +604,13 @@ class Right:
 def two_factors(
     truth: Float[Tensor, "factors batch"], answer: Float[Tensor, "factors batch"], right: Right
 ) -> tuple[float, float]:
-    """Return the most likely pair of ``FACTORS`` among those whose mean confidence is near the exact match.
+    """Return the most likely pair of ``FACTORS`` with a mean confidence near the exact match.
 
     Near means within a standard error. If no pair is near, the nearest pairs are compared.
 
     Args:
         truth, answer: log-probabilities of the true and of the predicted labels under each factor.
-        right: which answers are right.
+        right: which predictions are right.
     """
     confidence = right.mean(answer.exp())
     pairs = list(combinations_with_replacement(range(len(FACTORS)), 2))

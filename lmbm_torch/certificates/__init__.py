@@ -1,7 +1,7 @@
 """Optimality certificates: files with proofs that can be checked without the library.
 
-* ``write(decoding, path, energy)`` proves a finished decoding by a search tree, and writes the proof;
-* ``digest(energy)`` returns the name (a hash) of the problem of a certificate;
+* ``write(decoding, path, energy)`` proves by a search tree that a decoding is optimal, and writes the proof;
+* ``digest(energy)`` returns the name of a decoding problem, a hash that certificates repeat;
 * ``write_training(problem, state, path)`` writes the dual variables of a training, which bound the gap.
 
 ``scripts/certificate_checker`` checks certificates; ``docs/certificates.md`` describes the format.

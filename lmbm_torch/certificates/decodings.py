@@ -1,7 +1,7 @@
-"""Certificates of decodings: the problem, the answers, and a search tree as proof.
+"""Certificates of decodings: the problem, the decoded labellings, and a search tree that proves optimality.
 
 The proof is built after the decoding, when the optimum is already known. Therefore decoders and results do
-not depend on certificates, and the exact answer of any decoder can be proven.
+not depend on certificates, and the exact result of any decoder can be proven.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from lmbm_torch.shapes import Known
 
 __all__ = ["digest", "write"]
 
-# Largest number of nodes of all proofs in one line of the file; their partial labellings are in memory.
+# Largest number of search-tree nodes in all proofs of one line of the file, which limits memory.
 NODE_LIMIT = 10_000_000
 # Largest number of examples in one line of the file.
 BLOCK = 1024
-# Mean number of nodes of an example's proof, above which semidefinite bounds are used.
+# If proofs need more nodes than this for each example on average, they use semidefinite bounds.
 FEW_NODES = 2_000
 
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
@@ -51,25 +51,25 @@ def write(
     node_limit: int = NODE_LIMIT,
     mode: Mode = "x",
 ) -> str:
-    """Prove that a decoding is optimal, and write problem, answers and proof as JSON lines.
+    """Prove that a decoding is optimal; write the problem, the labellings and the proof as JSON lines.
 
     Args:
         decoding: a decoding by any routine, with one or several labellings for each example; ``status.exact``
             must be true for every example.
         energy, known, constraints: the arguments of the decoder.
         margin: the margin γ of ``decode_hinge``; None for the MAP labelling of ``decode``.
-        node_limit: largest number of nodes in the proofs of 1,024 examples together.
+        node_limit: largest number of search-tree nodes in the proofs of 1,024 examples together.
         mode: "x" to refuse an existing file, "w" to replace the file.
 
     Returns:
-        The name of the problem, see :func:`digest`. A reader who knows the problem compares the name, to see
-        that the certificate is about the problem.
+        The name of the problem, see :func:`digest`: by the name, a reader checks that the certificate is
+        about the problem that the reader knows.
 
     Raises:
         FileExistsError: the file exists, in mode "x".
         TypeError: the energy is of another kind.
-        ValueError: answers are not exact, do not fit the other arguments or contradict them; the margin is
-            not above 0; or proofs need more nodes than ``node_limit``.
+        ValueError: labellings are not exact, or do not fit the other arguments; a better labelling exists;
+            the margin is not above 0; or proofs need more nodes than ``node_limit``.
 
     Examples:
         >>> import tempfile, torch
@@ -101,7 +101,7 @@ def digest(
     known: Known | None = None,
     constraints: Constraints | None = None,
 ) -> str:
-    """Return the name of a problem, SHA-256 in hexadecimal digits; the certificates have the same name.
+    """Return the name of a decoding problem, a SHA-256 hash; certificates of the problem have the same name.
 
     Args:
         energy, margin, known, constraints: see :func:`write`.
@@ -155,7 +155,7 @@ def _blocks(batch: int) -> Iterator[Tensor]:
 def _problem(
     energy: Any, margin: float | None, known: Tensor | None, constraints: Constraints | None, rows: Tensor
 ) -> dict[str, Any]:
-    """Return the part of a certificate that describes the problem."""
+    """Describe the problem of some examples as fields of a certificate."""
     none = torch.full((len(rows), energy.num_labels), -1, device="cpu")
     given = none if known is None else known[rows].nan_to_num(-1)
     likely = "log_prob" if isinstance(energy, DirectedEnergy) else "score"
@@ -172,7 +172,7 @@ def _problem(
 
 
 def _energy(energy: Any) -> dict[str, Any]:
-    """Return an energy's tensors, by field name."""
+    """Return an energy's kind and tensors as fields of a certificate."""
     match energy:
         case PairwiseEnergy():
             tables = {"unary": energy.unary, "pair": energy.pairwise, "constant": energy.constant}
@@ -207,7 +207,7 @@ def _proof(
     answers: Tensor,
     node_limit: int,
 ) -> dict:
-    """Return the answers, the values, and the proof trees for one block of examples."""
+    """Prove one block of examples; return labellings, objective values and proof trees as JSON fields."""
     losses = _losses(energy, margin)
     known = array(problem["known"]).astype(np.float64)
     rules = problem.get("rules")
@@ -239,7 +239,7 @@ def _proof(
 def _tree(
     losses: Losses, claim: Claim, constraints: Constraints | None, choose: Choose, node_limit: int
 ) -> tuple[Tree, list[dict[str, Any]]]:
-    """Return the trees of a block, and multipliers for leaves that only semidefinite bounds can prove."""
+    """Build the proof trees of a block, and the multipliers of semidefinite bounds if these are used."""
     if choose is not by_bounds or not isinstance(losses, PairScoreLosses):
         return prove(losses, claim, choose, node_limit), []
     try:
@@ -250,7 +250,7 @@ def _tree(
 
 
 def _losses(energy: Any, margin: float | None) -> Losses:
-    """Return the losses of labellings under an energy, in float64."""
+    """Convert an energy to the loss that the proof bounds: hinge loss, log loss or negative score."""
     labels, members = energy.num_labels, getattr(energy, "cliques", ())
     place, constant, weight = list(range(labels)), getattr(energy, "constant", None), None
     match energy:
@@ -288,7 +288,7 @@ def _losses(energy: Any, margin: float | None) -> Losses:
 
 
 def _messages(unary: np.ndarray, pair: np.ndarray) -> np.ndarray:
-    """Return the messages of roof duality when no label is known."""
+    """Compute roof duality's messages for each example, with all labels free."""
     least, free = 1e-12 * np.abs(unary).sum(1), np.zeros(unary.shape[1])
     messages = kernels("search.roof_duality").messages
     each = [messages(fields, pair[row % len(pair)], free, least[row]) for row, fields in enumerate(unary)]

@@ -1,4 +1,4 @@
-"""Proof trees for dense Boltzmann machines, with semidefinite bounds where faster bounds fail. Internal."""
+"""Proof trees with semidefinite bounds, for dense Boltzmann machines. This module is internal."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lmbm_torch.inference.relaxations.semidefinite.proofs import Multipliers, Op
 
 __all__ = []
 
-# Up to this number of free labels, branching takes less time than a semidefinite bound.
+# Largest number of free labels at which branching takes less time than a semidefinite bound.
 FEW_LABELS = 10
 
 
 @dataclass
 class BySemidefiniteBounds:
-    """A choice of labels to branch on; if a semidefinite bound closes a part, the multipliers are kept."""
+    """A choice of labels to branch on; if a semidefinite bound proves a node, the multipliers are kept."""
 
     claim: Claim
     constraints: Constraints | None
@@ -46,7 +46,7 @@ class BySemidefiniteBounds:
             for spin in (-1, 1):
                 child = own.copy()
                 child[label] = spin
-                # Halves are made when needed: a part that a faster bound closes needs none.
+                # Compute a child's bound only when the child is reached: faster bounds may prove it first.
                 self._open[row, child.tobytes()] = partial(part.half, label, spin)
         return kinds
 
@@ -56,7 +56,7 @@ class BySemidefiniteBounds:
         return OpenPart.of(*tables, known, answers, self.constraints)
 
     def proof(self) -> list[dict[str, Any]]:
-        """Return the multipliers as fields of a certificate."""
+        """Return the multipliers of all semidefinite bounds as fields of a certificate."""
         return [
             {
                 "diagonal": lines.field(each.diagonal),

@@ -1,4 +1,4 @@
-"""Lines of certificate files: JSON with arrays in base64, and names of problems. This module is internal."""
+"""Lines of certificate files: JSON with arrays in base64, and hashes of problems. This module is internal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMAT = "lmbm certificate 1"
 
 
 def line(claim: str, problem: dict[str, Any], proof: dict[str, Any]) -> bytes:
-    """Return the line for one claim, "decoding" or "training", with the proof."""
+    """Return the file's line for a problem and a proof; the claim is "decoding" or "training"."""
     record = {"format": FORMAT, "claim": claim, "problem": problem, "proof": proof}
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
@@ -30,7 +30,7 @@ def field(values: Any, dtype: type = np.float64) -> dict[str, Any]:
 
 
 def array(field: dict[str, Any]) -> np.ndarray:
-    """Convert JSON of :func:`field` to an array."""
+    """Convert the JSON that :func:`field` returns back to an array."""
     dtype = np.dtype(field["dtype"]).newbyteorder("<")
     return np.frombuffer(base64.b64decode(field["base64"]), dtype).reshape(field["shape"])
 
@@ -46,5 +46,5 @@ def name(problem: dict[str, Any]) -> str:
 
 
 def joined(names: list[str]) -> str:
-    """Return one name for all problems of a file, made of the names of the lines."""
+    """Return the name of a file's problems: the SHA-256 of the names of all lines."""
     return hashlib.sha256("".join(names).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Bounds on the losses of partial labellings, as the checker of certificates computes them. Internal.
+"""Lower bounds on the losses of partial labellings, as the certificate checker computes them. Internal.
 
-The spins of free labels are 0. In the field of a label, terms without a free label are settled, other terms
-are waiting. The margin is at most the settled part, for the better spin, plus the absolute waiting terms.
+Free labels have the spin 0. In the field of a label, the terms without a free label are called settled, other
+terms waiting. A margin is at most the settled part for the better spin plus the waiting terms' absolute sum.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ import numpy as np
 
 __all__ = []
 
-# Largest rounding error per label and clique, as a share of the sum of weights; twice the error of losses.
+# Bound on the rounding error, for each label and clique, as a share of the sum of absolute weights.
 ROUND_OFF = 2.0**-49
-# Sums are exact if all weights are integers of at most so many binary digits, in some unit (float64 has 53).
+# If all weights are multiples of a unit, and their sum has at most this many binary digits, sums are exact.
 DIGITS = 48
-# Largest relative errors of hinge and log losses, here and in the checker, which has a logarithm of its own.
+# Largest relative errors of hinge and log losses, here and in the checker, whose logarithm may differ.
 HINGE_ERROR, LOG_ERROR = 2.0**-39, 2e-10
-# Factors on errors, for the lower end, the value and the upper end.
+# Factors of the rounding error, for a bound's lower end, the value and the upper end.
 SIDES = np.array([-1, 0, 1])
-# Number of parts (partial labellings) in one chunk.
+# Number of partial labellings whose bounds are computed at once.
 CHUNK = 2**10
 
 
 @dataclass(frozen=True, eq=False)
 class Losses(ABC):
-    """The loss to minimise over spins; arrays are float64; all examples share an array if the batch is 1.
+    """Base class for losses as functions of spins; arrays are float64; a first axis of 1 means all examples.
 
     Args:
-        unary: (batch, labels).
+        unary: the unary log-potentials, (batch, labels).
         pair: (batch | 1, labels, labels); row i holds the effects of all labels on the field of label i.
         cliques: sets of labels.
-        weight: (batch | 1, cliques).
+        weight: the weights of the cliques, (batch | 1, cliques).
     """
 
     unary: np.ndarray
@@ -45,24 +45,24 @@ class Losses(ABC):
     @property
     @abstractmethod
     def tables(self) -> list[np.ndarray]:
-        """Return all numbers of which losses are sums, (batch | 1, ...), as often as each is added."""
+        """Return all summands of the loss, (batch | 1, ...), to estimate round-off."""
 
     @abstractmethod
     def of_parts(self, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
-        """Return :meth:`of` for parts of a single example, or of any examples if :attr:`is_shared`."""
+        """Compute :meth:`of` for partial labellings of one example, or of all if :attr:`is_shared`."""
 
     @property
     def is_shared(self) -> bool:
         return len(self.pair) == 1
 
     def of(self, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
-        """Return lower bounds on the losses of each part's labellings, (3, parts).
+        """Return for each partial labelling a lower bound on the loss of all completions, (3, parts).
 
-        The three rows are the bound and the ends of the rounding error: lower end, value, upper end.
+        With the rounding error, a bound is an interval: the three rows are lower end, value and upper end.
 
         Args:
-            rows: (parts,), the index of each part's example.
-            spins: (parts, labels), 0 for a free label.
+            rows: (parts,), the index of the example of each partial labelling.
+            spins: (parts, labels), the spins of partial labellings, 0 for a free label.
         """
         if not len(rows):
             return np.empty((3, 0))
@@ -93,7 +93,7 @@ class Losses(ABC):
 
 @dataclass(frozen=True, eq=False)
 class MarginLosses(Losses):
-    """The base class of losses Σ_i φ(s_i z_i); z_i is the field of label i, and subclasses define φ.
+    """Base class for losses Σ_i φ(s_i z_i), where z_i is the field of label i; subclasses define φ.
 
     Args:
         owners: for each clique, the labels whose fields contain the clique.
@@ -119,7 +119,7 @@ class MarginLosses(Losses):
 
     @abstractmethod
     def _sums(self, margins: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return Σ_i φ(margin_i) for margins (parts, labels), with the ends of rounding, (3, parts)."""
+        """Return Σ_i φ(margin_i) for margins (parts, labels): lower end, value, upper end, (3, parts)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,10 +154,10 @@ class LogLosses(MarginLosses):
 
 @dataclass(frozen=True, eq=False)
 class CliqueScoreLosses(MarginLosses):
-    """The negative score of a Boltzmann machine with cliques, each in the field of one label.
+    """The negative score of a Boltzmann machine with cliques; a clique enters the field of one label only.
 
     Args:
-        constant: (batch,).
+        constant: the constant of the score, (batch,).
     """
 
     constant: np.ndarray
@@ -172,12 +172,13 @@ class CliqueScoreLosses(MarginLosses):
 
 @dataclass(frozen=True, eq=False)
 class PairScoreLosses(Losses):
-    """The negative score of a Boltzmann machine of pairs.
+    """The negative score of a Boltzmann machine with pairwise couplings.
 
     Args:
-        constant: (batch,).
-        messages: (batch, labels, labels); row i holds the parts of the pairs that label i adds to the field.
-            All messages give a bound; those of :mod:`lmbm_torch.kernels.search.roof_duality` a tight one.
+        constant: the constant of the score, (batch,).
+        messages: (batch, labels, labels); row i holds the shares of couplings that move to the field of label
+            i. Any messages give a bound, messages of :mod:`lmbm_torch.kernels.search.roof_duality` a tight
+            bound.
     """
 
     constant: np.ndarray

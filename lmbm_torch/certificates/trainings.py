@@ -1,4 +1,4 @@
-"""Certificates of trainings: data, dual variables, the weights that follow from them, and the gap."""
+"""Certificates of trainings: data, dual variables, the weights computed from the duals, and the gap."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def write_training(
     *,
     mode: Mode = "x",
 ) -> str:
-    """Write a proof of how close to the optimum a belief network, Boltzmann machine or structural SVM is.
+    """Write a proof of the duality gap of a trained belief network, Boltzmann machine or structural SVM.
 
     Args:
-        problem: the solved problem, such as ``dual_problem(…).problem`` of :mod:`lmbm_torch.fitting.dual`.
+        problem: the training problem, such as ``dual_problem(…).problem`` of :mod:`lmbm_torch.fitting.dual`.
         state: the last state of the dual solver, such as ``fit_dual`` returns.
         mode: "x" to refuse an existing file, "w" to replace the file.
 
@@ -42,8 +42,8 @@ def write_training(
     Raises:
         FileExistsError: the file exists, in mode "x".
         TypeError: the problem is of another kind.
-        ValueError: labels are missing, or cliques are tied or have a feature; for a structural SVM over label
-            vectors also: there are costs, or the decoder is a relaxation with fractional labellings.
+        ValueError: labels are missing, or cliques are tied or have a feature; or a structural SVM over label
+            vectors has costs, or a relaxing decoder that returned fractional labels.
 
     Examples:
         >>> import numpy as np, tempfile
@@ -78,7 +78,7 @@ def write_training(
 
 
 def _network(problem: LabelProblems, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the problem and the solution of a belief network, with labels in the original order."""
+    """Describe a belief network's problem and solution as JSON fields, with labels in the original order."""
     if not problem.spins.all():
         raise ValueError("problem: expected known labels, got missing labels")
     order, back = problem.ordering.tolist(), np.argsort(problem.ordering)
@@ -108,7 +108,7 @@ def _network(problem: LabelProblems, state: Any) -> tuple[dict[str, Any], dict[s
 
 
 def _machine(problem: SharedProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the problem and the solution of a Boltzmann machine."""
+    """Describe a Boltzmann machine's problem and solution as JSON fields."""
     tied = problem.cliques
     is_plain = all(column is None for column in tied.columns) and set(tied.coefficients) <= {1.0}
     if not is_plain or list(tied.groups) != list(range(len(tied.cliques))):
@@ -132,13 +132,13 @@ def _machine(problem: SharedProblem, state: Any) -> tuple[dict[str, Any], dict[s
 
 
 def _supporting(state: Any) -> tuple[np.ndarray, CuttingPlanes]:
-    """Return the positive dual variables of labellings other than the truth, and the cutting planes."""
+    """Return the positive dual variables of wrong labellings, and the labellings' cutting planes."""
     supports = (state.dual_coef > 0) & (state.planes.loss > 0)
     return state.dual_coef[supports], state.planes.select(supports)
 
 
 def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the problem of label vectors and the solution, with the labelling of each cutting plane."""
+    """Describe a structural SVM over label vectors as JSON fields, with each cutting plane's labelling."""
     oracle, (duals, planes) = problem.oracle, _supporting(state)
     if not isinstance(oracle, LabelVectorOracle) or oracle.costs is not None:
         raise ValueError("problem: expected label vectors with the plain Hamming loss, got another loss")
@@ -164,15 +164,15 @@ def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any],
 
 
 def _chains(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the problem of chains and the solution, with the labelling of each cutting plane."""
+    """Describe a structural SVM over chains as JSON fields, with each cutting plane's labelling."""
     oracle, (duals, planes) = problem.oracle, _supporting(state)
     assert isinstance(oracle, ChainOracle)
     lengths = np.diff(problem.start)[planes.example]
     begins = lengths.cumsum() - lengths
     truths = [oracle.labels[slice(*problem.start[each : each + 2])] for each in planes.example]
     labellings = np.concatenate([oracle.labels[:0], *truths])
-    # If the labelling differs from the truth at a position, the plane holds 1 for the true state and −1 for
-    # the labelling's state; otherwise the plane has no entry.
+    # Recover each plane's labelling: where the labelling differs from the truth, the plane holds 1 for the
+    # true state and −1 for the labelling's state; at other positions the plane has no entry.
     is_own = (planes.index >= 0) & (planes.value < 0)
     position, label = divmod(planes.index[is_own], oracle.num_states)
     labellings[begins[planes.plane[is_own]] + position] = label
@@ -189,7 +189,7 @@ def _chains(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dic
 
 
 def _kernel_chains(problem: ChainKernelProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the problem of chains with a kernel, and marginals of nodes and edges as the solution."""
+    """Describe chains with a kernel, and the node and edge marginals that solve the dual, as JSON fields."""
     edges = _edges(problem, state) if isinstance(state, ExponentiatedState) else state.edges
     what = _labelled_chains(problem, problem.upper, problem.coupling_penalty)
     what |= {"kind": "chains with a kernel", "gram": field(problem.gram)}
@@ -215,7 +215,7 @@ def _edges(problem: ChainKernelProblem, state: ExponentiatedState) -> np.ndarray
 def _labelled_chains(
     chains: ChainOracle | ChainKernelProblem, upper: np.ndarray, penalty: float
 ) -> dict[str, Any]:
-    """Return labels, the start of each chain, and the weight of each chain's loss.
+    """Return JSON fields: the labels, the start of each chain, and the weight of each chain's loss.
 
     Raises:
         ValueError: some transitions are not allowed.
@@ -232,12 +232,12 @@ def _labelled_chains(
 
 
 def _problem(features: Features, constant: float, spins: np.ndarray, upper: np.ndarray) -> dict[str, Any]:
-    """Return the learning problem: labels, limits of dual variables, and rows of features."""
+    """Return JSON fields of the training data: labels, upper bounds of the duals, and features."""
     return {"labels": field(spins.T > 0, np.int8), "upper": field(upper)} | _rows(features, constant)
 
 
 def _rows(features: Features, constant: float) -> dict[str, Any]:
-    """Convert features to CSR form, with the constant as the last column."""
+    """Return JSON fields of the features in CSR form, with the constant as the last column."""
     count, width = features.shape  # pyright: ignore[reportGeneralTypeIssues]
     if isinstance(features, np.ndarray):
         rows, columns = np.indices(features.shape).reshape(2, -1)

@@ -1,4 +1,4 @@
-"""Search trees in which bounds prove that labellings are optimal. Internal."""
+"""Search trees whose bounds prove that labellings are optimal. This module is internal."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from lmbm_torch.certificates.losses import Losses
 
 __all__ = []
 
-# Codes of leaves; other nodes hold the index of the label on which they branch.
+# Codes of leaves by the reason why the search ends; other nodes hold the index of the label to branch on.
 BOUND, RULE, ANSWER, SEMIDEFINITE = -1, -2, -3, -4
 
-# Labels to branch on are compared by the smaller bound of their branches plus WORSE times the larger.
+# The label to branch on has the largest sum of the smaller bound of its two branches plus WORSE · the larger.
 WORSE = 0.1
-# Largest size of a chunk: parts times labels times labels.
+# Largest number of spins tried at once: about 2 · partial labellings · labels².
 CHUNK = 2**22
 
 Choose = Callable[[Losses, np.ndarray, np.ndarray], np.ndarray]
-"""From parts (rows, spins) to the free label on which each part branches, or a leaf's code, (parts,)."""
+"""Function of losses and partial labellings (rows, spins) that returns for each a free label to branch on, or
+the code of a leaf."""
 
 
 class TooManyNodes(ValueError):
@@ -28,12 +29,12 @@ class TooManyNodes(ValueError):
 
 
 class Claim(NamedTuple):
-    """The claim to prove: apart from the answers, no labelling has a lower loss than the last answer.
+    """The claim to prove: the answers (decoded labellings) are the labellings with the lowest losses.
 
     Args:
         known: (batch, labels), known spins, 0 for a free label.
-        answers: (batch, top_k, labels), spins of the answers.
-        matrix, bounds: rules matrix @ y ≤ bounds over labels y in {0, 1}; there may be none.
+        answers: (batch, top_k, labels), the spins of the decoded labellings, best first.
+        matrix, bounds: rules matrix @ y ≤ bounds on labels y in {0, 1}, or arrays without rows.
     """
 
     known: np.ndarray
@@ -42,16 +43,16 @@ class Claim(NamedTuple):
     bounds: np.ndarray
 
     def least_sums(self, spins: np.ndarray) -> np.ndarray:
-        """Return the smallest possible left side of each rule, (parts, rules)."""
+        """Return the smallest possible value of matrix @ y for partial labellings, (parts, rules)."""
         return (spins > 0) @ self.matrix.T + (spins == 0) @ np.minimum(self.matrix, 0).T
 
 
 class Tree(NamedTuple):
-    """The trees of a batch, level by level; the two children of a node stand side by side on the next level.
+    """The search trees of a batch, level by level; the two children of a node are adjacent on the next level.
 
     Args:
-        nodes: (nodes,), the label on which a node branches, first with value 0, or the code of a leaf.
-        bounds: (leaves,), lower bounds on the losses in a leaf; infinite for a broken rule.
+        nodes: (nodes,), the label on which a node branches (first child: value 0), or a leaf's code.
+        bounds: (leaves,), a lower bound on the losses in each leaf; infinite if a rule is broken.
     """
 
     nodes: np.ndarray
@@ -59,11 +60,11 @@ class Tree(NamedTuple):
 
 
 def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree:
-    """Build trees in which each leaf is closed by a bound or a rule, or is an answer.
+    """Build trees in which each leaf is an answer, breaks a rule, or has a bound not below the worst answer.
 
     Raises:
         TooManyNodes: the trees need more nodes than ``node_limit``.
-        ValueError: a labelling is better than an answer by more than rounding.
+        ValueError: a labelling is better than an answer by more than round-off.
     """
     rows, spins = np.arange(len(claim.known)), claim.known.astype(np.float64)
     worst = losses.of(rows, claim.answers[:, -1])
@@ -98,7 +99,7 @@ def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree
 
 
 def in_order(ordering: np.ndarray) -> Choose:
-    """Return a function that chooses the first free label of an ordering, as belief networks need."""
+    """Return a function that chooses the first free label in an ordering, for belief networks."""
 
     def choose(_losses: Losses, _rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
         return ordering[(spins[:, ordering] == 0).argmax(1)] if len(spins) else np.zeros(0, np.int64)
@@ -107,7 +108,7 @@ def in_order(ordering: np.ndarray) -> Choose:
 
 
 def by_bounds(losses: Losses, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
-    """Choose the free label whose branches have the largest bounds, as in searches of Boltzmann machines."""
+    """Choose for each partial labelling the free label whose branches have the largest bounds."""
     labels = spins.shape[1]
     step, chosen = max(1, CHUNK // (2 * labels**2)), [np.zeros(0, np.int64)]
     for start in range(0, len(rows), step):

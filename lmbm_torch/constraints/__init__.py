@@ -1,4 +1,4 @@
-"""Hard constraints on labels: rules as objects or text, hierarchies, and what follows from rules.
+"""Hard constraints on labels: rules as objects or text, hierarchies, and consequences of rules.
 
 Every rule is linear in the labels, Σ_i a_i y_i ≤ b with y in {0, 1}.
 :mod:`lmbm_torch.inference.under_rules.constrained` decodes under rules.

@@ -1,4 +1,4 @@
-"""Labellings under linear rules, and sets of contradictory rules, found by integer programs of HiGHS."""
+"""Search for labellings under linear rules, and for contradictory rules, by HiGHS integer programs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from lmbm_torch.extras import naming_extras
 
 __all__ = []
 
-# Solutions of HiGHS are 0 or 1 up to a small tolerance: this threshold rounds them.
+# Threshold for rounding solutions of HiGHS, which are 0 or 1 up to a small tolerance.
 HALF = 0.5
 
 
 def completion(
     matrix: np.ndarray, bounds: np.ndarray, labels: np.ndarray, known: np.ndarray
 ) -> np.ndarray | None:
-    """Return the labelling nearest to ``labels`` under all rules and the values ``known``.
+    """Return the labelling nearest to ``labels`` that obeys all rules and agrees with ``known``.
 
-    If no labelling obeys both, return None.
+    If no labelling does, return None.
 
     Args:
         matrix, bounds: rules Σ_i matrix_ri y_i ≤ bounds_r.
         labels: (labels,) in {0, 1}.
-        known: (labels,) in {0, 1, NaN}.
+        known: (labels,) in {0, 1, NaN}, NaN for a free label.
 
     Raises:
         ImportError: SciPy is missing.
@@ -35,7 +35,7 @@ def completion(
     num_labels = len(labels)
     if num_labels == 0:
         return labels.copy() if (bounds >= 0).all() else None
-    # Any, because SciPy's annotations expect numbers where arrays are allowed, too.
+    # Annotate as Any: SciPy's annotations expect numbers, although arrays are allowed, too.
     least: Any = np.where(np.isnan(known), 0, known)
     most: Any = np.where(np.isnan(known), 1, known)
     upper: Any = bounds
@@ -53,10 +53,10 @@ def completion(
 
 
 def contradiction(matrix: np.ndarray, bounds: np.ndarray, known: np.ndarray) -> list[int]:
-    """Return indices of contradictory rules given ``known``; no rule of the answer can be left out.
+    """Return the indices of rules that contradict each other given ``known``, without superfluous rules.
 
     Args:
-        matrix, bounds, known: see :func:`completion`; no labelling may obey all rules.
+        matrix, bounds, known: see :func:`completion`; the rules must contradict each other.
     """
     kept = list(range(len(bounds)))
     zeros = np.zeros(len(known))

@@ -1,4 +1,4 @@
-"""Pairs of literals excluded by several rules together: both cannot be true."""
+"""Pairs of literals excluded by several rules together: both literals cannot be true."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 __all__ = []
 
-# A literal: a label, and the value of the label that makes the literal true.
+# A literal: the index of a label, and the label's value that makes the literal true.
 Literal = tuple[int, int]
-# Largest number of pairs to list: long chains of implications would give too many pairs.
+# The search for pairs ends above this number: long chains of implications would give too many pairs.
 MOST_PAIRS = 100_000
 
 
 def implied_pairs(matrix: np.ndarray, bounds: np.ndarray) -> list[tuple[Literal, Literal]]:
-    """Return pairs of literals excluded by several rules together, sorted by the number of rules.
+    """Return the pairs of literals excluded by several rules together, sorted by the number of rules.
 
     Args:
         matrix, bounds: rules matrix @ y ≤ bounds over y in {0, 1}.
@@ -51,7 +51,7 @@ def _implications(matrix: np.ndarray, bounds: np.ndarray) -> dict[Literal, set[L
 
 
 def _reached(start: Literal, implied: dict[Literal, set[Literal]]) -> dict[Literal, int]:
-    """Return all consequences of a literal, each with the smallest number of rules in between."""
+    """Return all literals that follow from ``start``, each with the smallest number of rules used."""
     steps, ahead = {start: 0}, [start]
     for literal in ahead:
         following: Iterable[Literal] = implied.get(literal, ())

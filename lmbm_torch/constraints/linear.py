@@ -17,9 +17,9 @@ from lmbm_torch.persistence.stored import Stored
 
 __all__ = ["Constraints"]
 
-# Largest relative rounding error of a sum of weights.
+# Sums of weights may exceed bounds by this share of the absolute weights, because of round-off.
 ROUND_OFF = 1e-9
-# Largest size of a chunk: instances times weights.
+# Largest number of entries (instances times weights) of a chunk.
 CHUNK = 2**22
 
 
@@ -28,7 +28,7 @@ class Constraints(Stored):
     """Linear rules, Σ_i a_i y_i ≤ b, over labels y in {0, 1}.
 
     Args:
-        rules: rules over names or indices of labels; a labelling must obey all rules.
+        rules: rules on names or indices of labels; a labelling must obey all rules.
         names: names of all labels.
 
     Raises:
@@ -59,7 +59,7 @@ class Constraints(Stored):
 
     @classmethod
     def of(cls, given: Constraints | str | Rule | Iterable[str | Rule], names: Sequence[str]) -> Constraints:
-        """Return the rules given as texts, as objects, or as both, over labels with the given names.
+        """Build constraints on the labels ``names`` from rules given as texts, as objects, or as both.
 
         Raises:
             ValueError: a text is not a rule; see also the class.
@@ -79,7 +79,7 @@ class Constraints(Stored):
         return len(self.names)
 
     def violated(self, labels: np.ndarray) -> np.ndarray:
-        """Return whether labels (instances, labels) in {0, 1} break each rule, (instances, rules)."""
+        """Return a mask (instances, rules) of the rules broken by labels (instances, labels) in {0, 1}."""
         self._check_width("labels", labels)
         if not self._starts.size:
             return np.zeros((len(labels), 0), bool)
@@ -101,8 +101,8 @@ class Constraints(Stored):
             known: (instances, labels) in {0, 1, NaN}, NaN for a free label.
 
         Returns:
-            The labels, and (instances,) of bool: whether no rule is broken so far. If a rule is broken, the
-            labels of the instance have no meaning. Otherwise a labelling may still not exist.
+            The labels, and a mask (instances,): False if the known labels break a rule; then the labels of
+            the instance have no meaning. Even if True, a labelling under all rules may not exist.
         """
         self._check_width("known", known)
         if not self._starts.size:
@@ -115,14 +115,14 @@ class Constraints(Stored):
         return np.concatenate(labels), np.concatenate(consistent)
 
     def nearest(self, labels: np.ndarray, known: np.ndarray) -> np.ndarray | None:
-        """Return the labelling nearest to ``labels`` under all rules and the values ``known``.
+        """Return the labelling nearest to ``labels`` that obeys all rules and agrees with ``known``.
 
         Args:
             labels: (labels,) in {0, 1}.
-            known: (labels,) in {0, 1, NaN}.
+            known: (labels,) in {0, 1, NaN}, NaN for a free label.
 
         Returns:
-            The labelling (labels,), or None if no labelling obeys both.
+            The labelling (labels,), or None if no labelling does.
 
         Raises:
             ImportError: SciPy is missing.
@@ -151,12 +151,12 @@ class Constraints(Stored):
 
     @property
     def bounds(self) -> np.ndarray:
-        """Return the largest allowed values of ``matrix @ labels``, with rounding errors, (inequalities,)."""
+        """Return the largest allowed values of ``matrix @ labels``, (inequalities,), round-off included."""
         return self._bounds + self._slack
 
     @cached_property
     def matrix(self) -> np.ndarray:
-        """Return the weights, (inequalities, labels)."""
+        """Return the weights of the labels in each inequality, (inequalities, labels)."""
         matrix = np.zeros((len(self._starts), self.num_labels))
         matrix[self._rows, self._columns] = self._weights
         return matrix
@@ -174,7 +174,7 @@ class Constraints(Stored):
             free = np.isnan(values)
             sums = np.add.reduceat(np.where(free, least, self._weights * values), self._starts, axis=1)
             room = self._bounds + self._slack - sums
-            # A label gets its better value if the worse value would break the rule.
+            # Fix a free label if one of its values would break the rule.
             forced = free & (np.abs(self._weights) > room[:, self._rows]) & (room >= 0)[:, self._rows]
             if not forced.any():
                 return known, np.asarray((room >= 0).all(1))
@@ -193,7 +193,7 @@ class Constraints(Stored):
                 weights[place] = weights.get(place, 0.0) + float(weight)
             weights = {place: weight for place, weight in weights.items() if weight}
             if weights or rule.bound < 0:
-                # A false rule without labels gets a label of weight 0, because every inequality needs a term.
+                # Add a label of weight 0 to a false rule without labels: every inequality needs a term.
                 found.append((weights or {0: 0.0}, float(rule.bound), rule.text))
         return found
 
@@ -249,7 +249,7 @@ class Constraints(Stored):
 
     @cached_property
     def _slack(self) -> np.ndarray:
-        """Return the largest rounding error of each inequality's sum."""
+        """Return an upper bound of the round-off in each inequality's sum."""
         sizes = np.abs(self._bounds)
         if self._starts.size:
             sizes = sizes + np.add.reduceat(np.abs(self._weights), self._starts)

@@ -1,6 +1,6 @@
-"""Rules over labels; each function returns one or more linear inequalities.
+"""Rules on labels; each function returns one or more linear inequalities.
 
-A literal is a label, by name or index, or the negation: "not " before a name, or ~index.
+A literal is a label, given by name or index, or a negated label: "not " before the name, or ~index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Rule(Stored):
     """The linear inequality Σ_i weights_i y_i ≤ bound.
 
     Args:
-        weights: from labels, by name or index, to weights.
+        weights: the weight of each label, by name or index.
         bound: the bound.
         text: the rule as the user wrote it.
 
@@ -62,7 +62,7 @@ def at_most(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()
     if count >= len(literals):
         return ()
     weights, constant = _sum(literals, 1.0)
-    # If a condition is false, the bound grows by ``room``, and all literals may be true.
+    # Add ``room`` to the bound for each false condition, so that all literals may be true.
     room = len(literals) - count
     conditions, below = _sum(when, float(room))
     weights = _added(weights, conditions)
@@ -112,10 +112,10 @@ def implies(all_of: Sequence[Label], any_of: Sequence[Label]) -> tuple[Rule, ...
 
 
 def hierarchy(parents: Mapping[Label, Label | Iterable[Label]]) -> tuple[Rule, ...]:
-    """Return the rules of a hierarchy: a label is present only if all the parents are.
+    """Return the rules of a hierarchy: a label is present only if all parents are present.
 
     Args:
-        parents: from labels to the parent or parents.
+        parents: the parent or the parents of each label.
 
     Examples:
         >>> from lmbm_torch.constraints import hierarchy

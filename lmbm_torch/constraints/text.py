@@ -3,7 +3,7 @@
 - ``"urban -> not beach"``, ``"a and b -> c or d"``, ``"a <-> b"``, ``"not (a and b)"``: formulas;
 - ``"at_most_one(sunrise, noon, sunset)"``, ``"exactly_one(...)"``, ``"at_least(2, a, not b, c)"``, also
   after conditions: ``"day and outdoors -> exactly_one(morning, noon, evening)"``;
-- ``"2 a + b - c <= 1"``, with <=, >= or =; each label counts as 0 or 1.
+- ``"2 a + b - c <= 1"``, with <=, >= or =; a label has the value 0 or 1.
 
 A name needs quotes if it has other characters than letters, digits, ``_``, ``.`` and ``/``, or equals a word
 above: ``"'fall foliage' -> not 'open water'"``.
@@ -36,24 +36,24 @@ TOKEN = re.compile(
     r"""|(?P<sign><->|->|<=|>=|==?|[-+*(),]))"""
 )
 
-# Signs of programming languages and of logic, and below the signs or words of rules with the same meaning.
+# Signs of programming languages and of logic; MEANT gives the sign or word with the same meaning in rules.
 FOREIGN = re.compile(r"\s*(<=>|==?>|[→⇒↔⇔∧∨¬≤≥!~]|&&?|\|\|?)")
 MEANT = {"<=>": "<->", "↔": "<->", "⇔": "<->", "=>": "->", "==>": "->", "→": "->", "⇒": "->"}
 MEANT |= {"&": "and", "&&": "and", "∧": "and", "|": "or", "||": "or", "∨": "or"}
 MEANT |= {"!": "not", "~": "not", "¬": "not", "≤": "<=", "≥": ">="}
-# A quoted text, or a comment from # to the end of the line.
+# Matches a quoted text, in which # is kept, or a comment from # to the end of the line.
 COMMENT = re.compile(r"""("[^"]*"|'[^']*')|\#.*""")
 
 
 class Token(NamedTuple):
-    """A word of a rule; the kind is name, number, sign, word, count or end."""
+    """A part of a rule's text; the kind is name, number, sign, word, count or end."""
 
     kind: str
     text: str
 
 
 def parse(text: str) -> tuple[Rule, ...]:
-    """Return the rules in a line of text.
+    """Parse a line of text, and return the rules.
 
     Raises:
         ValueError: the text is not a rule (the message tells where), or a formula has more than a thousand
@@ -125,13 +125,13 @@ def _kind(kind: str, word: str) -> str:
     return "count" if is_count else "word" if word in ("and", "or", "not") else "name"
 
 
-# A formula is a set of clauses, all of which are true; a clause is a set of literals, some of which is true.
+# A formula in conjunctive normal form: a set of clauses, each a set of literals joined by "or".
 Clauses = frozenset[frozenset[str]]
 
 
 @dataclass
 class _Reader:
-    """A reader of tokens from left to right."""
+    """A recursive-descent parser of a rule's tokens."""
 
     text: str
     tokens: list[Token]
@@ -154,7 +154,7 @@ class _Reader:
         return self._whole(tuple(rules))
 
     def inequality(self) -> tuple[Rule, ...]:
-        """Read terms, a comparison, and terms."""
+        """Read an inequality: terms, a comparison, and terms."""
         left, below = self._terms()
         sign = self._take("sign", COMPARISONS)
         right, above = self._terms()
@@ -253,7 +253,7 @@ class _Reader:
         return frozenset([frozenset([name])]), frozenset([frozenset([NOT + name])])
 
     def _any(self, first: Clauses, second: Clauses) -> Clauses:
-        """Return the clauses of "first or second", without clauses that are always true."""
+        """Return the clauses of the formula "first or second"; leave out always true clauses."""
         if len(first) * len(second) > MAX_CLAUSES:
             raise ValueError(
                 f"constraints: expected at most {MAX_CLAUSES} clauses, got more in {self.text!r}"

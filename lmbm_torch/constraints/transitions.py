@@ -1,4 +1,4 @@
-"""Tag sequences that are allowed in the chunk encodings BIO, IOB1 and BIOES."""
+"""Allowed transitions between tags, such as in the chunk encodings BIO, IOB1 and BIOES."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from lmbm_torch.shapes import Bool
 __all__ = ["AllowedTransitions", "allowed_transitions"]
 
 SCHEMES = ("BIO", "IOB1", "BIOES")
-# In BIOES: prefixes of tags that may follow a finished chunk, and prefixes of tags after which no chunk is
-# open.
+# In BIOES: prefixes of tags that may follow a finished chunk; prefixes of tags that finish a chunk, and O.
 _OPENING, _CLOSING = frozenset("BSO"), frozenset("ESO")
 
 Pairs = Iterable[tuple[Any, Any]]
@@ -33,7 +32,7 @@ class AllowedTransitions(NamedTuple):
     end: Bool[torch.Tensor, " tags"]
 
     def pairs(self, tags: Sequence[int]) -> list[tuple[int | None, int | None]]:
-        """Return the allowed pairs among some tags, by index, in the form of :func:`allowed_transitions`."""
+        """List the allowed pairs among ``tags`` (indices), in the form for :func:`allowed_transitions`."""
         starts = [(None, tag) for tag in tags if self.start[tag]]
         steps = [(tag, after) for tag in tags for after in tags if self.steps[tag, after]]
         return [*starts, *steps, *((tag, None) for tag in tags if self.end[tag])]
@@ -46,7 +45,7 @@ def allowed_transitions(tags: Sequence[Any], constraints: str | Pairs) -> Allowe
         tags: the tags, in the order of class indices. For a scheme the tags are texts: ``"O"``, or a prefix,
             a hyphen and a type, such as ``"B-LOC"``.
         constraints: a scheme, or all allowed pairs ``(tag, next tag)``. A pair ``(None, tag)`` allows a tag
-            at the start and ``(tag, None)`` at the end; without any such pair every tag may start, or end.
+            at the start and ``(tag, None)`` at the end; without pairs with None, every tag may start or end.
             The schemes are ``"BIO"`` (IOB2: each chunk begins with B), ``"IOB1"`` (B only between two
             adjacent chunks of the same type) and ``"BIOES"`` (E ends a chunk, S is a chunk of one token).
 
@@ -87,7 +86,7 @@ def _parts(name: str, scheme: str) -> tuple[str, str]:
 
 
 def _may_follow(before: tuple[str, str], after: tuple[str, str], scheme: str) -> bool:
-    """Return whether a scheme allows tag ``after`` behind tag ``before``; ends of a sequence count as O."""
+    """Return whether a scheme allows tag ``after`` behind tag ``before``; for a sequence's ends, pass O."""
     prefix, is_same = after[0], before[1] == after[1]
     if scheme == "BIO":
         return prefix != "I" or (is_same and before[0] in "BI")

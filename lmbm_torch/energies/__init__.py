@@ -1,6 +1,6 @@
-"""Energies: frozen dataclasses of log-potentials, with a leading batch axis and no parameters.
+"""Energies: frozen dataclasses of log-potentials, with a leading batch axis and no trainable parameters.
 
-The whole library keeps one sign, one coding and one counting:
+The whole library uses the same sign, the same label values and the same numbering of labels:
 
 * Stored tensors are **log-potentials**: larger is better. ``energy(labels) = −score(labels)``.
 * Labels are **{0, 1}** wherever a user sees labels, shape ``(batch, labels)``; leading axes before the batch
@@ -8,7 +8,7 @@ The whole library keeps one sign, one coding and one counting:
 * Boltzmann machines and sigmoid belief networks score **spins** s = 2y − 1, because the papers' features are
   parities. :func:`~lmbm_torch.energies.base.to_spins` is the only conversion. Restricted Boltzmann machines
   score {0, 1} units.
-* Labels, parents and cliques are counted by the label's own index, never by the place in an ordering.
+* Labels, parents and cliques are numbered by the label's index, never by the position in an ordering.
 """
 
 from lmbm_torch.energies.base import BaseEnergy, Energy

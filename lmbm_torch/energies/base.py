@@ -1,4 +1,4 @@
-"""The protocol of energies, the shared implementation, and the encoding of labels."""
+"""The protocol and the base classes of energies, and the conversion of labels to spins."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Energy(Protocol):
         ...
 
     def energy(self, labels: Labels, /) -> Scores:
-        """Return −score."""
+        """Return the negative score of each labelling."""
         ...
 
     def check_values(self) -> None:
-        """Raise ValueError for values that inference cannot use; every inference routine checks first."""
+        """Raise ValueError if inference cannot use the log-potentials; inference routines call this first."""
 
     def select(self, rows: Tensor | slice) -> Energy:
-        """Return the energy of some of the batch's examples."""
+        """Return the energy of the examples ``rows`` of the batch."""
         ...
 
     def add_unary(self, unary: Tensor) -> Energy:
@@ -74,12 +74,12 @@ class MarginEnergy(Energy, Protocol):
     """
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """Return m_i = s_i z_i, the agreement of label i with the local field."""
+        """Return the local margins m_i = s_i z_i, the agreement of label i with the local field."""
         ...
 
 
 class kept:  # in place of functools.cached_property
-    """A property computed once: torch.compile cannot trace the lock of Python 3.11's cached_property."""
+    """A property computed once, without the lock of cached_property, which torch.compile cannot trace."""
 
     def __init__(self, compute: Callable[[Any], Any]) -> None:
         self.compute, self.__doc__ = compute, compute.__doc__
@@ -94,12 +94,12 @@ class kept:  # in place of functools.cached_property
 
 
 class BaseEnergy:
-    """The base class of energies; each kind is a frozen dataclass with its own tensors and ``score``.
+    """The base class of energies; each kind is a frozen dataclass with other tensors and another ``score``.
 
     Attributes:
-        PER_EXAMPLE: the names of the tensors with a row for each example, and their number of axes. The first
-            tensor always has such rows, and gives the energy's dtype and device. Optional tensors may be
-            None.
+        PER_EXAMPLE: names of the tensors that may have a row for each example, and the number of axes with
+            rows. The first tensor always has rows, and determines the energy's dtype and device. Optional
+            tensors may be None.
 
     Examples:
         >>> import torch
@@ -113,7 +113,7 @@ class BaseEnergy:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # So that torch.func, for instance jvp of a model, finds the tensors of energies.
+        # Register the class, so that torch.func (such as jvp of a model) finds the tensors of energies.
         register_leaves(cls, _flat, partial(_unflat, cls))
 
     @property
@@ -143,8 +143,8 @@ class BaseEnergy:
         check_floating(name, self._first)
 
     def _resolve_negative(self: Any) -> None:
-        """Copy tensors with torch's negative bit (as of imaginary parts), which NumPy cannot read."""
-        # Compiled code does not pass tensors to NumPy.
+        """Copy tensors that torch stores with a negative bit, which NumPy cannot read."""
+        # Do nothing in compiled code, which does not pass tensors to NumPy.
         if is_traced():
             return
         for field in fields(self):
@@ -159,7 +159,7 @@ class BaseEnergy:
         check_like(name, table, next(iter(self.PER_EXAMPLE)), self._first)
 
     def energy(self: Any, *labels: Tensor) -> Tensor:
-        """Return −score."""
+        """Return the negative score of each labelling."""
         return -self.score(*labels)
 
     def check_values(self) -> None:
@@ -170,7 +170,7 @@ class BaseEnergy:
                 check_moderate(name, getattr(self, name))
 
     def select(self: Any, rows: Tensor | slice) -> Any:
-        """Return the energy of some of the batch's examples."""
+        """Return the energy of the examples ``rows`` of the batch."""
         tensors = {name: getattr(self, name) for name in self.PER_EXAMPLE}
         chosen = {
             name: tensor[rows]
@@ -198,7 +198,7 @@ class BaseEnergy:
 
         Raises:
             ValueError: ``unary`` has another shape, dtype or device than the energy.
-            TypeError: the energy takes no unary terms, for instance a belief network, with a normalised
+            TypeError: the energy takes no unary terms; a belief network, for instance, has a normalised
                 score.
         """
         raise TypeError(
@@ -212,7 +212,7 @@ class BaseEnergy:
 
 
 def _flat(energy: Any) -> tuple[list[Any], tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]]:
-    """Return an energy's tensors, and all the rest: the tensors' names and the other fields."""
+    """Split an energy into the list of tensors, and the tensors' names with all other fields."""
     values = {field.name: getattr(energy, field.name) for field in fields(energy)}
     names = tuple(
         field.name
@@ -235,8 +235,8 @@ class StateEnergy(BaseEnergy):
     """The base class of energies over class indices 0 … states − 1; each kind is a frozen dataclass.
 
     Attributes:
-        unary: (batch, positions, states), log-potentials of each label's state.
-        transition: (states, states), the same everywhere, or (batch, tables, states, states).
+        unary: (batch, positions, states), log-potentials of each label's states.
+        transition: (states, states), shared by all steps, or (batch, tables, states, states).
     """
 
     unary: Any
@@ -248,7 +248,7 @@ class StateEnergy(BaseEnergy):
 
     @property
     def is_shared(self) -> bool:
-        """Return whether the transition is the same everywhere."""
+        """Return whether one transition matrix is shared by all examples and steps."""
         return self.transition.ndim == 2
 
     def _check_potentials(self, num_tables: int) -> None:
@@ -260,7 +260,7 @@ class StateEnergy(BaseEnergy):
         check_like("transition", self.transition, "unary", self.unary)
 
     def _check_index(self, name: str, index: Tensor, size: int) -> None:
-        """Raise ValueError unless an integer tensor has ``size`` entries, int64 and the energy's device."""
+        """Raise ValueError unless a tensor has ``size`` entries, dtype int64 and the energy's device."""
         check_shape(name, index, size)
         if (index.dtype, index.device) != (torch.int64, self.device):
             raise ValueError(
@@ -279,7 +279,7 @@ class StateEnergy(BaseEnergy):
     def _unary_scores(
         self, states: Shaped[Tensor, "*samples batch positions"]
     ) -> Float[Tensor, "*samples batch positions"]:
-        """Return unary_t(y_t)."""
+        """Return the log-potential unary_t(y_t) of each label's state."""
         return self.unary.expand(*states.shape, -1).gather(-1, states[..., None]).squeeze(-1)
 
     def add_unary(self: Any, unary: Float[Tensor, "#batch positions states"]) -> Any:

@@ -15,8 +15,8 @@ from lmbm_torch.shapes import Float, Scores, Shaped
 
 
 def softplus(fields: Tensor) -> Tensor:
-    """Compute log(1 + e^x) elementwise, the term of a {0, 1} unit of field x in a log partition."""
-    # Above the threshold softplus(x) is x; torch's own threshold of 20 would be wrong by 2e-9.
+    """Compute log(1 + e^x) elementwise: the log-partition function of a {0, 1} unit with logit x."""
+    # Return x itself only above 40: torch's own threshold of 20 would make errors of 2e-9.
     return functional.softplus(fields, threshold=40.0)
 
 
@@ -37,7 +37,7 @@ class BipartiteEnergy(BaseEnergy):
         coupling: weights between the two sides, the same for every example.
 
     Raises:
-        ValueError: a tensor of the wrong shape, dtype or device.
+        ValueError: a tensor has a wrong shape, dtype or device.
 
     Examples:
         >>> import torch
@@ -91,7 +91,7 @@ class BipartiteEnergy(BaseEnergy):
     def free_energy(self, visible_labels: Shaped[Tensor, "*samples #batch visible"]) -> Scores:
         """Return −log Σ_h exp(score(v, h)) = −v·visible − Σ_j softplus(hidden_j + (vᵀ coupling)_j).
 
-        Paper, Equation 4. The free energy of the hidden units is ``swap().free_energy``.
+        The source is the paper's Equation 4. For the free energy of hidden units use ``swap().free_energy``.
         """
         visible = visible_labels.to(self.dtype)
         return -(visible * self.visible).sum(-1) - softplus(self.hidden_fields(visible)).sum(-1)
@@ -111,13 +111,13 @@ class BipartiteEnergy(BaseEnergy):
     def hidden_given_visible(
         self, visible_labels: Shaped[Tensor, "*samples #batch visible"]
     ) -> Float[Tensor, "*samples _batch hidden"]:
-        """Return P(h_j = 1 | v), independent between hidden units (paper, Equation 3)."""
+        """Return P(h_j = 1 | v) of each hidden unit; given v, hidden units are independent (Equation 3)."""
         return torch.sigmoid(self.hidden_fields(visible_labels))
 
     def visible_given_hidden(
         self, hidden_labels: Shaped[Tensor, "*samples #batch hidden"]
     ) -> Float[Tensor, "*samples _batch visible"]:
-        """Return P(v_i = 1 | h), independent between visible units (paper, Equation 3)."""
+        """Return P(v_i = 1 | h) of each visible unit; given h, visible units are independent (Equation 3)."""
         return torch.sigmoid(self.visible_fields(hidden_labels))
 
     def swap(self) -> BipartiteEnergy:

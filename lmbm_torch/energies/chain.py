@@ -21,16 +21,16 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
 from lmbm_torch.verdicts import is_traced, refuse_unless
 
-# The label of positions beyond a chain's end; it is no class.
+# Label of positions beyond a chain's end, different from all class indices.
 PADDING = -1
 HALF = (torch.float16, torch.bfloat16)
 
 
 def as_lengths(given: Any, like: Tensor) -> Tensor:
-    """Return lengths as an int64 tensor on the device of the sequences.
+    """Convert the lengths of sequences to an int64 tensor on the sequences' device.
 
     Args:
-        given: whole numbers as an array or a list, None for the full length, or a tensor, kept unchanged.
+        given: whole numbers as an array or a list; None for the full length; a tensor is returned unchanged.
         like: the sequences, (batch, length, …).
     """
     if isinstance(given, Tensor):
@@ -53,7 +53,7 @@ def check_lengths(lengths: Int[Tensor, " batch"], most: int) -> None:
 
 
 def in_float(energy: Any, *names: str) -> None:
-    """Convert an energy's tensors in half precision (as under autocast) to float32."""
+    """Convert the tensors ``names`` of an energy from half precision to float32, in place."""
     for name in names:
         tensor = getattr(energy, name)
         if isinstance(tensor, Tensor) and tensor.dtype in HALF:
@@ -80,7 +80,7 @@ class ChainEnergy(StateEnergy):
     Log-potentials in half precision, as under autocast, are kept in float32.
 
     Raises:
-        ValueError: a tensor of the wrong shape, dtype or device; lengths out of range.
+        ValueError: a tensor has a wrong shape, dtype or device; lengths are out of range.
 
     Examples:
         >>> import torch
@@ -105,7 +105,7 @@ class ChainEnergy(StateEnergy):
 
     @property
     def max_length(self) -> int:
-        """Return the number of positions of the longest possible chain, padding included."""
+        """Return the number of positions of each padded chain."""
         return self.num_labels
 
     @kept
@@ -127,20 +127,20 @@ class ChainEnergy(StateEnergy):
         is_on_host = self.device.type == "cpu" and not is_traced()
         if is_on_host and are_moderate(unary) and (not transition.numel() or are_moderate(transition)):
             return
-        # The padding may have any values.
+        # Check the values without padding, which may contain NaN or infinity.
         for name, values in zip(("unary", "transition"), self.without_padding(), strict=True):
             check_log_potentials(name, values)
             check_magnitude(name, values)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch length"]) -> Scores:
-        """Return Σ_t unary_t(y_t) + Σ_t transition_t(y_t, y_{t+1}); −∞ for a forbidden labelling.
+        """Return the score Σ_t unary_t(y_t) + Σ_t transition_t(y_t, y_{t+1}), −∞ if a labelling is forbidden.
 
         Raises:
             ValueError: a label inside a chain is no state.
         """
         strange = self.inside & ((labels < 0) | (labels >= self.num_states))
         self._check_states(strange, " up to each chain's end")
-        # A GPU kernel must not get an index out of range, even if the index is refused later.
+        # Clamp the indices: a GPU kernel must not get an index out of range, even if it is refused later.
         states = labels.long().where(self.inside, 0).clamp(0, self.num_states - 1)
         unary = self._unary_scores(states)
         before, after = states[..., :-1], states[..., 1:]
@@ -149,22 +149,22 @@ class ChainEnergy(StateEnergy):
         else:
             tables = self.transition.flatten(-2).expand(*before.shape, -1)
             steps = tables.gather(-1, (before * self.num_states + after)[..., None]).squeeze(-1)
-        # By ``where``, since a product with the mask would keep NaN of the padding.
+        # Drop the padding by ``where``: a product with the mask would keep NaN.
         return unary.where(self.inside, 0).sum(-1) + steps.where(self.inside[:, 1:], 0).sum(-1)
 
     def locally_normalised(self) -> ChainEnergy:
-        """Return the maximum-entropy Markov model with these log-potentials; its score is a log-probability.
+        """Return the maximum-entropy Markov model with these log-potentials; the new score is log P(y).
 
-            log P(y_0) + Σ_t log P(y_{t+1} | y_t)
+            log P(y) = log P(y_0) + Σ_t log P(y_{t+1} | y_t)
 
-        where each factor is a softmax over the states of one position: of unary plus transition to the state
-        (McCallum, Freitag and Pereira, ICML 2000). Observations at later positions do not change the
-        probabilities of earlier labels: this is the label bias, which globally normalised chains do not have.
+        where each factor is a softmax over the states of one position, of unary plus transition (McCallum,
+        Freitag and Pereira, ICML 2000). Observations at later positions do not change the probabilities of
+        earlier labels: this is the label bias, which globally normalised chains do not have.
 
         Raises:
             ValueError: a state has no allowed successor, or no state is allowed at the first position.
         """
-        # Padding may be NaN, and a softmax of NaN has NaN gradients.
+        # Replace the padding by 0: a softmax of NaN would have NaN gradients.
         unary, transition = self.without_padding()
         first = unary[:, :1].log_softmax(-1)
         steps = (transition + unary[:, 1:, None]).log_softmax(-1)
@@ -176,7 +176,7 @@ class ChainEnergy(StateEnergy):
         def refuse() -> None:
             raise ValueError("energy: expected an allowed successor of every state, got a state without one")
 
-        # The softmax of potentials that are all −∞ is NaN.
+        # If all potentials are −∞, the softmax is NaN: then refuse the energy.
         what = "energy: expected an allowed successor of every state"
         refuse_unless(what, (unary, transition), has_no_nan, refuse)
         return ChainEnergy(torch.cat([first, torch.zeros_like(unary[:, 1:])], 1), steps, self.lengths)
@@ -187,7 +187,7 @@ class ChainEnergy(StateEnergy):
 
         Args:
             energy: an energy that couples only neighbours on the path.
-            path: ``path[t]`` is the label at position t; ``labels[..., path]`` are the labels of the chain.
+            path: ``path[t]`` is the label at position t, so the chain's labels are ``labels[..., path]``.
 
         Raises:
             ValueError: ``path`` is no permutation of the labels, or other labels than neighbours are coupled.
@@ -204,7 +204,7 @@ class ChainEnergy(StateEnergy):
             )
         spins = energy.unary.new_tensor([-1, 1])
         unary = energy.unary[:, order, None] * spins
-        # The constant is added to all states of the first position.
+        # Add the constant to all states of the first position, so that scores stay equal.
         unary = torch.cat([unary[:, :1] + energy.constant[:, None, None], unary[:, 1:]], 1)
         steps = pairwise.diagonal(1, -2, -1)[..., None, None] * (spins[:, None] * spins)
         return cls(unary, steps.expand(energy.batch_size, -1, -1, -1))

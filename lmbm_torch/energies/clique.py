@@ -1,4 +1,4 @@
-"""Boltzmann machines with parity features of any order."""
+"""Boltzmann machines with cliques of any size, whose features are products of spins (parities)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmbm_torch.shapes import Float, Labels, LabelScores, Scores
 
 @dataclass(frozen=True)
 class CliqueEnergy(BaseEnergy):
-    """A batch of Boltzmann machines with shared cliques.
+    """A batch of Boltzmann machines in which all examples have the same cliques.
 
     With spins s = 2y − 1,
 
@@ -34,7 +34,7 @@ class CliqueEnergy(BaseEnergy):
         num_labels: the number of labels; by default the largest label of a clique plus 1.
 
     Raises:
-        ValueError: a tensor of the wrong shape, dtype or device; an empty clique, a clique with a repeated or
+        ValueError: a tensor has a wrong shape, dtype or device; an empty clique, a clique with a repeated or
             unknown label; neither cliques nor ``num_labels``.
 
     Examples:
@@ -76,12 +76,12 @@ class CliqueEnergy(BaseEnergy):
         return (members == labels).any(-1).to(self.dtype)
 
     def parities(self, labels: Labels) -> Float[Tensor, "*samples _batch cliques"]:
-        """Return Π_{i ∈ c} s_i, each clique's feature: −1 if an odd number of its labels is 0."""
+        """Return each clique's feature Π_{i ∈ c} s_i: −1 if an odd number of the clique's labels is 0."""
         zeros = (1 - labels.to(self.dtype)) @ self.membership
         return 1 - 2 * (zeros % 2)
 
     def score(self, labels: Labels) -> Scores:
-        """Return Σ_c weight_c Π_{i ∈ c} s_i + constant."""
+        """Return the score Σ_c weight_c Π_{i ∈ c} s_i + constant, with spins s."""
         weight = self.weight if self.weight.ndim == 2 else self.weight[None]
         return torch.einsum("...bc,bc->...b", self.parities(labels), weight) + self.constant
 
@@ -91,7 +91,7 @@ class CliqueEnergy(BaseEnergy):
         return margins.expand(*margins.shape[:-2], self.batch_size, -1)
 
     def add_unary(self, unary: Float[Tensor, "#batch labels"]) -> CliqueEnergy:
-        """Return the energy with Σ_i unary_i y_i added to the score, by one more clique for each label.
+        """Return the energy with Σ_i unary_i y_i added to the score, as a further clique for each label.
 
         See :meth:`BaseEnergy.add_unary`.
         """
@@ -121,7 +121,7 @@ class CliqueEnergy(BaseEnergy):
         """Convert to a pairwise energy with equal scores; shared weights give shared couplings.
 
         Raises:
-            ValueError: a clique of three or more labels.
+            ValueError: a clique has three or more labels.
         """
         large = [clique for clique in self.cliques if len(clique) > 2]
         if large:

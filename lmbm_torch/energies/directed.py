@@ -37,7 +37,7 @@ class DirectedEnergy(BaseEnergy):
         clique_weight: one weight per clique, ``(cliques,)`` or ``(batch, cliques)``.
 
     Raises:
-        ValueError: a tensor of the wrong shape, dtype or device; an ordering that is no permutation; a parent
+        ValueError: a tensor has a wrong shape, dtype or device; the ordering is no permutation; a parent
             that does not precede its child; a clique that is too small, or has a repeated or unknown label.
 
     Examples:
@@ -92,11 +92,11 @@ class DirectedEnergy(BaseEnergy):
 
     @property
     def positions(self) -> Int[Tensor, " labels"]:
-        """Return the inverse of ``ordering``: the place of each label."""
+        """Return the position of each label in ``ordering``."""
         return torch.argsort(self.ordering)
 
     def local_fields(self, labels: Labels) -> LabelScores:
-        """Return z_i, half the logit of each label given the input and the parents."""
+        """Return the local fields z_i, half the logit of each label given the input and the parents."""
         spins = to_spins(labels, self.dtype)
         if self.parents.ndim == 2:
             fields = self.unary + spins @ self.parents.mT
@@ -105,7 +105,7 @@ class DirectedEnergy(BaseEnergy):
         if self.clique_weight is None:
             return fields
         members = padded_cliques(self.cliques, self.num_labels, self.device)
-        # Smaller cliques are padded at position −1, before all labels; the padding is a factor of 1.
+        # Pad smaller cliques with a label at position −1, before all labels, whose spin is 1.
         place = pad(self.positions, (0, 1), value=-1)[members]
         is_child = place == place.amax(-1, keepdim=True)
         spins, products = pad(spins, (0, 1), value=1.0), 1
@@ -116,21 +116,21 @@ class DirectedEnergy(BaseEnergy):
         return fields + (self.clique_weight * products) @ (child[:, None] == labels).to(self.dtype)
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """Return m_i = s_i z_i, the agreement of each label with the local field."""
+        """Return the local margins m_i = s_i z_i, the agreement of each label with the local field."""
         return to_spins(labels, self.dtype) * self.local_fields(labels)
 
     def log_prob(self, labels: Labels) -> Scores:
-        """Return log P(y) = −Σ_i log(1 + exp(−2 m_i))."""
+        """Return log P(y) = −Σ_i log(1 + exp(−2 m_i)), with local margins m_i."""
         return logsigmoid(2 * self.local_margins(labels)).sum(-1)
 
     def score(self, labels: Labels) -> Scores:
-        """Return the log-probability; the log partition of a belief network is 0."""
+        """Return the log-probability, since the log-partition function of a belief network is 0."""
         return self.log_prob(labels)
 
     def in_order(self) -> DirectedEnergy:
-        """Rename the labels by position and return the same model with ``ordering`` 0 … K − 1.
+        """Renumber the labels by position, and return the same model with the ordering 0, 1, ….
 
-        ``labels[..., ordering]`` are the renamed labels; cliques come out sorted, their child last.
+        ``labels[..., ordering]`` are the renumbered labels; cliques are sorted, with the child last.
         """
         order, position = self.ordering, positions_of(self.ordering)
         return replace(

@@ -1,4 +1,4 @@
-"""Graphs of labels with different numbers of states, coupled by tables over any number of labels."""
+"""Factor graphs: labels with different numbers of states, coupled by tables over any number of labels."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lmbm_torch.verdicts import refuse_unless
 
 @dataclass(frozen=True)
 class FactorScopes:
-    """Variables with their numbers of states, and the sets of variables that share a table.
+    """The structure of a factor graph: variables with numbers of states, and the scopes of tables.
 
-    Entries are numbered table after table: first one table for each variable (the unaries), then one for each
-    scope. Within a table, the state of the scope's last variable changes fastest.
+    A scope is the variables of a table. Entries are numbered table after table: first a table for each
+    variable (the unaries), then a table for each scope. The state of a scope's last variable changes fastest.
 
     Args:
         num_states: the number of states of each variable, at least 1.
@@ -33,8 +33,8 @@ class FactorScopes:
             variables; empty if all examples share one graph.
 
     Raises:
-        ValueError: there is no variable, or a variable without states; a scope has an unknown or a repeated
-            variable, or variables of several graphs; ``start`` does not ascend from 0 to their number.
+        ValueError: there is no variable, or a variable without states; a scope has an unknown or repeated
+            variable, or variables of several graphs; ``start`` does not ascend from 0 to all variables.
 
     Examples:
         >>> from lmbm_torch.energies import FactorScopes
@@ -67,7 +67,7 @@ class FactorScopes:
 
     @property
     def num_unary(self) -> int:
-        """Return the number of entries of all unaries."""
+        """Return the number of entries of all unary tables together."""
         return int(self.first[self.num_variables])
 
     @property
@@ -87,14 +87,14 @@ class FactorScopes:
 
     @kept
     def graph_of(self) -> np.ndarray:
-        """Return the graph of each variable, (variables,)."""
+        """Return for each variable the number of its graph, (variables,)."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
     @kept
     def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the variables of each table and the strides of their states, two arrays (tables, order).
+        """Return two arrays (tables, largest scope): the variables of each table, and the states' strides.
 
-        Shorter rows are filled up with variable 0 and stride 0.
+        Rows of smaller scopes are filled up with variable 0 and stride 0.
         """
         scopes = self.every_scope
         order = max(map(len, scopes))
@@ -108,10 +108,7 @@ class FactorScopes:
 
     @kept
     def slots(self) -> tuple[np.ndarray, ...]:
-        """Return four arrays with an entry for each state of each variable of each table.
-
-        These are the numbers of table, variable and state, and the variable's stride in the table.
-        """
+        """List each state of each variable of each table, as arrays of table, variable, state and stride."""
         scopes, (_, strides) = self.every_scope, self.places
         rows = [(t, v, strides[t, place]) for t, scope in enumerate(scopes) for place, v in enumerate(scope)]
         table, variable, stride = np.array(rows, np.int64).T
@@ -133,7 +130,7 @@ class FactorScopes:
                 "num_states": lambda: np.array(self.num_states),
                 "graph": lambda: self.graph_of,
                 "table_graph": lambda: self.graph_of[[scope[0] for scope in self.every_scope]],
-                # The number of each variable within its graph.
+                # The number of each variable, counted from the first variable of the graph.
                 "place": lambda: np.arange(self.num_variables) - np.array(self.start)[self.graph_of],
                 "unary_variable": lambda: np.repeat(np.arange(self.num_variables), self.num_states),
                 **{
@@ -149,7 +146,7 @@ class FactorScopes:
 
 @dataclass(frozen=True)
 class FactorEnergy(BaseEnergy):
-    """A batch of graphs whose labels may differ in their number of states; labels are 0 … states − 1.
+    """A batch of factor graphs; labels 0 … states − 1 may have different numbers of states.
 
         score(y) = Σ_i unary_i(y_i) + Σ_c table_c(y_c),     p(y) ∝ exp(score(y))
 
@@ -186,7 +183,7 @@ class FactorEnergy(BaseEnergy):
 
     @classmethod
     def of(cls, num_states: Sequence[int], factors: Iterable[tuple[Sequence[int], Tensor]]) -> FactorEnergy:
-        """Return the energy of one graph from scopes with tables; tables of one variable add up.
+        """Build the energy of one graph from scopes with tables; tables of one variable are added.
 
         Args:
             num_states: the number of states of each variable.
@@ -219,7 +216,7 @@ class FactorEnergy(BaseEnergy):
 
     @classmethod
     def from_edges(cls, unary: Tensor, edges: Tensor | np.ndarray, pairwise: Tensor) -> FactorEnergy:
-        """Return the energy of one graph of pairs, such as a grid.
+        """Build the energy of one graph from its edges, such as a grid.
 
         Args:
             unary: (batch, variables, states).
@@ -228,7 +225,7 @@ class FactorEnergy(BaseEnergy):
                 s; (states, states), (edges, states, states) or (batch, edges, states, states).
 
         Raises:
-            ValueError: a tensor of another shape, dtype or device; see :class:`FactorScopes`.
+            ValueError: a tensor has a wrong shape, dtype or device; see also :class:`FactorScopes`.
         """
         check_shape("unary", unary, None, None, None)
         batch, variables, states = unary.shape
@@ -258,7 +255,7 @@ class FactorEnergy(BaseEnergy):
             for first, one in zip(start, every, strict=False)
             for scope in one.structure.scopes
         )
-        # Constants are added to the first unary of their graph, since an empty scope belongs to no graph.
+        # Add constants to the first unary of each graph first, since an empty scope belongs to no graph.
         if any(not scope for scope in scopes):
             return cls.packed([one.without_constants() for one in every])
         unaries = [one.table[0, : one.structure.num_unary] for one in every]
@@ -277,7 +274,7 @@ class FactorEnergy(BaseEnergy):
 
     @property
     def num_labels(self) -> int:
-        """Return the number of variables; for packed graphs, of the largest graph."""
+        """Return the number of variables or, for packed graphs, of variables in the largest graph."""
         start = self.structure.start
         return int(np.diff(start).max()) if start else self.structure.num_variables
 
@@ -301,7 +298,7 @@ class FactorEnergy(BaseEnergy):
         check_magnitude("table", self.table)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Scores:
-        """Return Σ_i unary_i(y_i) + Σ_c table_c(y_c); −∞ for a forbidden labelling.
+        """Return the score Σ_i unary_i(y_i) + Σ_c table_c(y_c), −∞ if the labelling is forbidden.
 
         Raises:
             ValueError: a label of a graph is no state.
@@ -317,7 +314,7 @@ class FactorEnergy(BaseEnergy):
         return total.index_add(-1, graph, values)
 
     def _by_variable(self, labels: Tensor) -> Tensor:
-        """Return labels by variable: packed graphs (…, variables), one graph (…, batch, variables)."""
+        """Arrange labels by variable: (…, variables) for packed graphs, else (…, batch, variables)."""
         labels, device = labels.expand(*labels.shape[:-2], self.batch_size, -1), self.device
         if self.is_packed:
             labels = labels[
@@ -333,7 +330,7 @@ class FactorEnergy(BaseEnergy):
         return structure.tensor("first", device) + (labels[..., members] * strides).sum(-1)
 
     def _values(self, entry: Tensor) -> Tensor:
-        # A GPU kernel must not see an index out of range, even if the index is refused later.
+        # Clamp the indices: a GPU kernel must not get an index out of range, even if it is refused later.
         entry = entry.clamp(0, self.structure.num_entries - 1)
         return self.table.expand(*entry.shape[:-1], -1).gather(-1, entry)
 
@@ -350,7 +347,7 @@ class FactorEnergy(BaseEnergy):
         refuse_unless(wanted, (strange,), lambda: ~strange.any(), refuse)
 
     def select(self, rows: Tensor | slice) -> FactorEnergy:
-        """Return the energy of some of the batch's examples."""
+        """Return the energy of the examples ``rows`` of the batch."""
         if not self.is_packed:
             return replace(self, table=self.table[rows])
         chosen = torch.arange(self.batch_size, device="cpu")[rows if isinstance(rows, slice) else rows.cpu()]
@@ -358,7 +355,7 @@ class FactorEnergy(BaseEnergy):
         return FactorEnergy.packed([every[row] for row in chosen.tolist()])
 
     def examples(self) -> list[FactorEnergy]:
-        """Return an energy (1, entries) for each example."""
+        """Split the batch into an energy with a batch of 1 for each example."""
         structure = self.structure
         if not self.is_packed:
             return [replace(self, table=self.table[row : row + 1]) for row in range(self.batch_size)]
@@ -370,7 +367,7 @@ class FactorEnergy(BaseEnergy):
             scopes = tuple(tuple(each - begin for each in structure.scopes[table]) for table in tables)
             spans = [slice(int(first[begin]), int(first[end]))]
             places = [structure.num_variables + table for table in tables]
-            # Tables that are neighbours in memory are copied together.
+            # Copy tables that are adjacent in memory together, which is faster.
             for place in places:
                 here = slice(int(first[place]), int(first[place + 1]))
                 if len(spans) > 1 and spans[-1].stop == here.start:
@@ -384,7 +381,7 @@ class FactorEnergy(BaseEnergy):
     def add_unary(self, unary: Float[Tensor, "#batch labels states"]) -> FactorEnergy:
         """Return the energy with Σ_i unary_i(y_i) added to the score.
 
-        See :meth:`BaseEnergy.add_unary`; entries of states that a label does not have are not read.
+        See :meth:`BaseEnergy.add_unary`; entries beyond a label's number of states are not read.
         """
         self._check_unary(unary, self.table.new_empty(self.batch_size, self.num_labels, self.num_states))
         return replace(self, table=self._with_unary(self.unary_entries(unary), torch.add))
@@ -418,7 +415,7 @@ class FactorEnergy(BaseEnergy):
         return replace(self, table=self._with_unary(out, lambda own, mask: own.masked_fill(mask, -torch.inf)))
 
     def unary_entries(self, values: Shaped[Tensor, "_batch labels states"]) -> Shaped[Tensor, "*_"]:
-        """Return padded values (batch, labels, states) in the order of the unaries' entries."""
+        """Select from padded values (batch, labels, states) the entries of the unary tables, in order."""
         structure, device = self.structure, self.device
         variable, state = (structure.tensor(f"unary_{name}", device) for name in ("variable", "state"))
         if not self.is_packed:
@@ -428,7 +425,7 @@ class FactorEnergy(BaseEnergy):
         return values[graph[variable], place[variable], state]
 
     def padded(self, entries: Tensor, fill: float = 0.0) -> Float[Tensor, "batch labels states"]:
-        """Return values of the unaries' entries as (batch, labels, states), padded with ``fill``."""
+        """Arrange values of the unary tables' entries as (batch, labels, states), padded with ``fill``."""
         structure, device = self.structure, self.device
         variable, state = (structure.tensor(f"unary_{name}", device) for name in ("variable", "state"))
         found = entries.new_full((self.batch_size, self.num_labels, self.num_states), fill)
@@ -445,7 +442,7 @@ class FactorEnergy(BaseEnergy):
         return torch.cat([combine(own, change), rest.expand(*own.shape[:-1], -1)], -1)
 
     def without_constants(self) -> FactorEnergy:
-        """Return an energy with equal scores, in which the constants are part of the first unary."""
+        """Move constants (tables with an empty scope) into the first unary table; scores stay equal."""
         structure = self.structure
         empty = [number for number, scope in enumerate(structure.scopes) if not scope]
         if not empty:
@@ -460,7 +457,7 @@ class FactorEnergy(BaseEnergy):
         return FactorEnergy(table, replace(structure, scopes=scopes))
 
     def local_margins(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*_ labels"]:
-        """Return m_i = ½ (score(y) − the best score of y with label i in another state).
+        """Return the local margins ½ (score(y) − best score of y with label i in another state).
 
         The margin is ∞ for a label without other states, and −∞ in a forbidden labelling. For binary labels
         the margin is s_i z_i, the agreement of label i with the local field.
@@ -474,7 +471,7 @@ class FactorEnergy(BaseEnergy):
         values = self._values(self._entries(labels)[..., table] + change)
         local = values.new_zeros(*values.shape[:-1], structure.num_variables * self.num_states)
         local = local.index_add(-1, variable * self.num_states + state, values)
-        # States that a variable does not have count as forbidden.
+        # Treat states beyond a variable's number of states as forbidden.
         has = torch.arange(self.num_states, device=device) < structure.tensor("num_states", device)[:, None]
         local = local.unflatten(-1, has.shape).masked_fill(~has, -torch.inf)
         most = local.scatter(-1, labels[..., None], -torch.inf).amax(-1)
@@ -485,11 +482,11 @@ class FactorEnergy(BaseEnergy):
             margins = gain.new_full((*here.shape, self.num_labels), torch.inf)
             margins[..., graph, place] = gain
             gain = margins
-        # The hinge loss of a forbidden labelling is infinite.
+        # Make all margins of a forbidden labelling −∞, so that the hinge loss is infinite.
         is_out = (here == -torch.inf)[..., None] & self.inside
         return gain.masked_fill(is_out, -torch.inf) / 2
 
 
 def padded_labels(energy: FactorEnergy, labels: Tensor) -> Tensor:
-    """Return labels with ``PADDING`` beyond each graph's last variable."""
+    """Replace labels beyond each graph's last variable by ``PADDING``."""
     return labels.where(energy.inside, PADDING) if energy.is_packed else labels

@@ -1,4 +1,4 @@
-"""Conversions between graphs of tables and chains, trees and Boltzmann machines."""
+"""Conversions between factor graphs and chains, trees and Boltzmann machines."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ AsFactors = PairwiseEnergy | CliqueEnergy | ChainEnergy | TreeEnergy | FactorEne
 
 
 def to_factors(energy: Any) -> FactorEnergy:
-    """Convert a Boltzmann machine, a chain or a tree to a graph of tables with equal scores.
+    """Convert a Boltzmann machine, a chain or a tree to a factor graph with equal scores.
 
     Pairs of labels whose coupling is 0 for every example get no table. Chains of different lengths become
-    packed graphs; a graph of tables is returned unchanged.
+    packed graphs; a factor graph is returned unchanged.
 
     Raises:
         TypeError: the energy has rules, or is of another kind.
@@ -55,11 +55,12 @@ def to_factors(energy: Any) -> FactorEnergy:
 
 
 def to_clique(energy: FactorEnergy) -> CliqueEnergy:
-    """Convert a graph of binary labels with finite tables to cliques with weights of parities.
+    """Convert a factor graph of binary labels with finite tables to a Boltzmann machine with cliques.
 
         weight_S = Σ_{c ⊇ S} 2^−|c| Σ_{y_c} table_c(y_c) Π_{i ∈ S} s_i
 
-    ``to_clique(energy).to_pairwise()`` converts a graph of pairs to a pairwise energy.
+    with S a clique, c the scopes and s the spins. For scopes of at most two labels,
+    ``to_clique(energy).to_pairwise()`` gives a pairwise energy.
 
     Raises:
         ValueError: the graphs are packed, a label has not two states, or a log-potential is −∞.
@@ -92,7 +93,7 @@ def to_clique(energy: FactorEnergy) -> CliqueEnergy:
 
 
 def to_tree(energy: FactorEnergy) -> TreeEnergy:
-    """Convert a forest of pairs to a tree energy; each variable's earlier neighbour is its parent.
+    """Convert a factor graph that is a forest to a tree energy; a variable's earlier neighbour is the parent.
 
     All labels need the same number of states, since trees cannot forbid states by −∞.
 
@@ -124,10 +125,10 @@ def to_tree(energy: FactorEnergy) -> TreeEnergy:
 
 
 def to_chain(energy: FactorEnergy) -> ChainEnergy:
-    """Convert pairs of successive labels to chains of one length.
+    """Convert a factor graph that couples only successive labels to chains of the same length.
 
     Raises:
-        ValueError: see :func:`to_tree`; a scope of two labels that do not follow one another.
+        ValueError: see :func:`to_tree`; a scope has two labels that are not successive.
 
     Examples:
         >>> import torch
@@ -143,7 +144,7 @@ def to_chain(energy: FactorEnergy) -> ChainEnergy:
 
 
 def to_networkx(energy: FactorEnergy) -> Any:
-    """Convert a graph of tables to a ``networkx.Graph``, with the log-potentials of one example as arrays.
+    """Convert a factor graph of one example to a ``networkx.Graph`` with log-potentials as attributes.
 
     Nodes are the variables, 0 … variables − 1, with ``unary`` (states,). A pair of variables is an edge with
     the ``scope`` (two variables, in the order of the axes) and the ``table`` (the sum of the pair's tables).
@@ -205,7 +206,7 @@ def _from_chain(energy: ChainEnergy) -> FactorEnergy:
 
 
 def _cut(energy: ChainEnergy) -> ChainEnergy:
-    """Return chains of one length without padding."""
+    """Cut off the padding of chains that all have the same length."""
     length = int(energy.lengths[0])
     transition = energy.transition if energy.is_shared else energy.transition[:, : length - 1]
     return ChainEnergy(energy.unary[:, :length], transition)
@@ -218,7 +219,7 @@ def _from_pairwise(energy: PairwiseEnergy) -> FactorEnergy:
     weight = energy.pairwise[..., edges[:, 0], edges[:, 1]]
     tables = weight[..., None, None] * (spins[:, None] * spins)
     found = FactorEnergy.from_edges(energy.unary[..., None] * spins, edges, tables)
-    # The first unary holds the constant.
+    # Add the constant to both states of the first label, so that scores stay equal.
     constant = energy.constant[:, None].expand(-1, 2)
     return FactorEnergy(torch.cat([found.table[:, :2] + constant, found.table[:, 2:]], 1), found.structure)
 

@@ -1,7 +1,7 @@
 """Gradients that are right, but cannot be differentiated again. This module is internal.
 
-Gradients at a fixed point hold messages or an active set constant. This gives the right gradient, but wrong
-second derivatives.
+Gradients at a fixed point of inference hold messages or an active set constant. Such gradients are right, but
+differentiating them would give wrong second derivatives.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def first_order(energy: Kind, routine: str) -> Kind:
 
 
 class _Once(torch.autograd.Function):
-    """The identity with a gradient that has no derivative."""
+    """The identity function with a gradient that cannot be differentiated again."""
 
     @staticmethod
     def forward(ctx, tensor: Tensor, routine: str) -> Tensor:
@@ -52,12 +52,12 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        # With create_graph the gradient must depend on the tensors, so that a second derivative is refused.
+        # Make the gradient depend on the tensors, so that a second derivative calls _Refusal.backward.
         return _Refusal.apply(grad, *ctx.saved_tensors, ctx.routine), None
 
 
 class _Refusal(torch.autograd.Function):
-    """The identity of a gradient, whose own backward pass raises RuntimeError."""
+    """The identity function, applied to a gradient: differentiating the result raises RuntimeError."""
 
     @staticmethod
     def forward(ctx, grad: Tensor, tensor: Tensor, routine: str) -> Tensor:

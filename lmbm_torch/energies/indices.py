@@ -16,7 +16,7 @@ from lmbm_torch.verdicts import is_traced, refuse_unless
 __all__ = []
 
 Cliques = tuple[tuple[int, ...], ...]
-# Values of orderings that were read before, with the tensors' versions: every step needs the ordering.
+# Values of orderings read before, with the tensors' versions: reading from a GPU at every step would be slow.
 _seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
@@ -34,13 +34,13 @@ def check_ordering(ordering: Int[Tensor, " labels"], size: int) -> None:
 
 
 def positions_of(ordering: Int[Tensor, " labels"]) -> list[int]:
-    """Return the place of each label in an ordering."""
+    """Return the position of each label in an ordering."""
     order = _on_host(ordering)
     return sorted(range(len(order)), key=order.__getitem__)
 
 
 def index_order(size: int, device: torch.device) -> Int[Tensor, " labels"]:
-    """Return 0, 1, … on a device and remember the values for the host."""
+    """Return the tensor 0, 1, … on a device; remember the values, to avoid reading from the device later."""
     order = torch.arange(size, device=device)
     if not is_traced() and not order.is_inference():
         _seen[order] = order._version, [*range(size)]
@@ -48,7 +48,7 @@ def index_order(size: int, device: torch.device) -> Int[Tensor, " labels"]:
 
 
 def constant(values: tuple[int | float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return known numbers as a tensor that is sent to a device once."""
+    """Return numbers as a tensor on a device; later calls with the same numbers return the same tensor."""
     if is_traced():
         return torch.tensor(values, dtype=dtype, device=device)
     return _constant(values, dtype, device)
@@ -75,7 +75,7 @@ def _constant(values: tuple[int | float, ...], dtype: torch.dtype, device: torch
 
 @lru_cache(maxsize=64)
 def _kept(cliques: Cliques, num_labels: int, device: torch.device) -> Tensor:
-    # A tensor that is made in inference mode cannot be used in training later.
+    # Leave inference mode: a tensor created in inference mode could not be used in training later.
     with torch.inference_mode(False):
         return _padded(cliques, num_labels, device)
 

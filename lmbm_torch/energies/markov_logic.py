@@ -21,7 +21,7 @@ class Clause:
     """A ground clause: a disjunction of atoms and negated atoms.
 
     Args:
-        positive: the numbers of the plain atoms; repetitions count once.
+        positive: the numbers of the plain atoms; repetitions have no effect.
         negated: the numbers of the negated atoms. A clause with an atom both plain and negated is always
             true; a clause without atoms is always false.
         formula: the number of the first-order formula whose weight the clause takes.
@@ -42,7 +42,7 @@ def from_markov_logic(
     weights: Float[Tensor, " formulas"] | Float[Tensor, "batch formulas"],
     num_atoms: int,
 ) -> CliqueEnergy:
-    """Build the Boltzmann machine with score Σ_f weights_f n_f(y), n_f the true groundings of formula f.
+    """Build a Markov logic network, whose score is Σ_f weights_f · (true groundings of formula f).
 
     A clause over distinct atoms C adds w (1 − 2^−|C|) to the constant, and to each clique c ⊆ C, c ≠ ∅,
 
@@ -77,7 +77,7 @@ def from_markov_logic(
         _check_clause(clause, num_atoms, num_formulas)
         for clique, coefficient in _parity_expansion(clause):
             coefficients[clique][clause.formula] += coefficient
-    # Powers of two and their sums are exact if the dtype has enough bits for a clause.
+    # The coefficients, sums of powers of two, are exact if the dtype has enough bits for a clause.
     table = torch.tensor(list(coefficients.values()), dtype=weights.dtype, device=weights.device)
     weight = weights @ table.mT
     return CliqueEnergy(
@@ -96,7 +96,7 @@ def _check_clause(clause: Clause, num_atoms: int, num_formulas: int) -> None:
 
 
 def _parity_expansion(clause: Clause) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Return the clause's truth value as a sum of clique parities; the empty clique is the constant."""
+    """Yield cliques with the coefficients that write the clause's truth value as a sum of parities."""
     negated = set(clause.negated)
     if negated & set(clause.positive):
         yield (), 1.0

@@ -15,10 +15,10 @@ from lmbm_torch.verdicts import refuse_unless
 
 
 def from_others(pairwise: Tensor, spins: Tensor) -> Tensor:
-    """Return Σ_j pairwise_ij s_j for shared couplings or for one matrix per example."""
+    """Return Σ_j pairwise_ij s_j for each label i, with one matrix for all examples or one per example."""
     if pairwise.ndim == 2:
         return spins @ pairwise.mT
-    # By einsum: matmul would copy each example's couplings for every sample.
+    # Use einsum: matmul would copy each example's couplings for every sample.
     return torch.einsum("bij,...bj->...bi", pairwise, spins)
 
 
@@ -39,7 +39,7 @@ class PairwiseEnergy(BaseEnergy):
         constant: added to every score, and so to the log partition; by default zeros.
 
     Raises:
-        ValueError: a tensor of the wrong shape, dtype or device.
+        ValueError: a tensor has a wrong shape, dtype or device.
 
     Examples:
         >>> import torch
@@ -90,18 +90,18 @@ class PairwiseEnergy(BaseEnergy):
         )
 
     def score(self, labels: Labels) -> Scores:
-        """Return Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j + constant."""
+        """Return the score Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j + constant, with spins s."""
         spins = to_spins(labels, self.dtype)
-        # If one labelling is scored for all examples, shared couplings are multiplied only once.
+        # Multiply before broadcasting: if one labelling is scored for all examples, one product is enough.
         pairs = (spins * from_others(self.pairwise, spins)).sum(-1) / 2
         return torch.einsum("...bi,bi->...b", spins, self.unary) + pairs + self.constant
 
     def local_fields(self, labels: Labels) -> LabelScores:
-        """Return z_i, half the logit of each label given all other labels."""
+        """Return the local fields z_i, half the logit of each label given all other labels."""
         return self.unary + from_others(self.pairwise, to_spins(labels, self.dtype))
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """Return m_i = s_i z_i, the agreement of each label with the local field."""
+        """Return the local margins m_i = s_i z_i, the agreement of each label with the local field."""
         spins = to_spins(labels, self.dtype)
         return spins * (self.unary + from_others(self.pairwise, spins))
 

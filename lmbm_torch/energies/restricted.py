@@ -15,21 +15,20 @@ from lmbm_torch.shapes import Bool, Float, Labels, LabelScores, Scores
 
 
 class RestrictedEnergyError(TypeError, AttributeError):
-    """Error for an energy with rules in a routine that does not support rules."""
+    """The error raised if an energy with rules is passed to a routine that does not support rules."""
 
 
 @dataclass(frozen=True)
 class RestrictedEnergy:
     """An energy over the labellings y in {0, 1} with rules @ y ≤ bounds; all other labellings are impossible.
 
-    Enumeration gives marginals and log partitions over the allowed labellings, and so do
-    :func:`lmbm_torch.inference.decode` and the other routed functions. Routines that do not support rules
-    refuse the energy.
+    :func:`lmbm_torch.inference.decode`, the other functions of :mod:`lmbm_torch.inference` and enumeration
+    give results over the allowed labellings. Routines that do not support rules refuse the energy.
 
     Args:
         base: an energy over binary labels; the hidden units of a restricted Boltzmann machine are summed out.
-        rules: (rules, labels), like ``bounds`` on the energy's device.
-        bounds: (rules,).
+        rules: the coefficients of the rules, (rules, labels), on the energy's device.
+        bounds: the right sides of the rules, (rules,), on the energy's device.
 
     Raises:
         ValueError: the rules are over another number of labels, or on another device.
@@ -104,11 +103,11 @@ class RestrictedEnergy:
             values = -self.base.free_energy(labels)
         else:
             values = self.base.score(labels)
-        # Not −∞: if all labellings of a chunk were −∞, the gradient would be NaN.
+        # Use the least finite number, not −∞: if all labellings of a chunk had −∞, gradients would be NaN.
         return values.where(self.allows(labels), torch.finfo(values.dtype).min)
 
     def energy(self, labels: Labels, /) -> Scores:
-        """Return −score."""
+        """Return the negative score of each labelling."""
         return -self.score(labels)
 
     def check_values(self) -> None:
@@ -116,7 +115,7 @@ class RestrictedEnergy:
         self.base.check_values()
 
     def select(self, rows: Tensor | slice) -> RestrictedEnergy:
-        """Return the energy of some of the batch's examples."""
+        """Return the energy of the examples ``rows`` of the batch."""
         return replace(self, base=self.base.select(rows))
 
     def add_unary(self, unary: Tensor) -> RestrictedEnergy:

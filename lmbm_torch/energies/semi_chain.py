@@ -1,4 +1,4 @@
-"""Sequences cut into labelled segments; each segment's label and length depend on the segment before."""
+"""Semi-Markov chains: sequences cut into labelled segments, which depend on the segment before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmbm_torch.energies.chain import as_lengths, check_lengths, in_float
 from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
 from lmbm_torch.verdicts import refuse_unless
 
-# The label of positions that continue a segment.
+# Label of positions within a segment after the first position.
 CONTINUED = -2
 
 
@@ -40,7 +40,7 @@ class SemiChainEnergy(StateEnergy):
         lengths: the number of positions of each chain, as in :class:`~lmbm_torch.energies.ChainEnergy`.
 
     Raises:
-        ValueError: a tensor of the wrong shape, dtype or device; lengths out of range.
+        ValueError: a tensor has a wrong shape, dtype or device; lengths are out of range.
 
     Examples:
         >>> import torch
@@ -97,7 +97,7 @@ class SemiChainEnergy(StateEnergy):
 
     @property
     def fits(self) -> Bool[Tensor, "batch length max_segment"]:
-        """Return for each first position and length whether such a segment ends within the chain."""
+        """Return a mask: whether a segment with this first position and length ends within the chain."""
         ends = torch.arange(self.num_labels, device=self.device)[:, None] + torch.arange(
             1, self.max_segment + 1, device=self.device
         )
@@ -117,7 +117,7 @@ class SemiChainEnergy(StateEnergy):
             begins & ((labels < 0) | (labels >= self.num_states)), " or −2 up to each chain's end"
         )
         first = place.where(begins, -1).cummax(-1).values
-        # The first position of the next segment, or the chain's end.
+        # For each position: the first position of this or the next segment, or the chain's end.
         later = place.where(begins, self.num_labels).flip(-1).cummin(-1).values.flip(-1)
         after = torch.cat([later[..., 1:], torch.full_like(later[..., :1], self.num_labels)], -1)
         size = torch.minimum(after, self.lengths[:, None]) - place

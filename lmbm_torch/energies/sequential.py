@@ -1,4 +1,4 @@
-"""Distributions queried label by label: a callable gives log P(y_t | labels before t)."""
+"""Distributions of labels in order, given by a function that returns log P(y_t | labels before t)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmbm_torch.shapes import Float, Int, Labels, Scores
 
 Conditional = Callable[[int, Tensor, Tensor], Tensor]
 
-# Largest distance of a sum of probabilities from 1: forests and boosting round to single precision.
+# Probabilities may sum to 1 ± this number: forests and boosting round to single precision.
 ROUND_OFF = 1e-3
 
 
@@ -22,8 +22,8 @@ ROUND_OFF = 1e-3
 class SequentialEnergy:
     """A batch of distributions P(y) = Π_t P(y_t | y_<t) over labels of two or more values each.
 
-    A search queries a label's distribution when needed, for many prefixes together. The energy holds no
-    numbers, and the search knows neither the input nor any parameters.
+    A search queries the distribution of a label for many prefixes (labels at earlier positions) together. The
+    energy contains only the function, so inputs and parameters stay with the caller.
 
     Args:
         batch_size: the number of examples.
@@ -35,7 +35,7 @@ class SequentialEnergy:
         dtype: the data type of results; sums are computed in float64.
 
     Raises:
-        ValueError: a count is below 1; the ordering is no permutation.
+        ValueError: ``batch_size`` or a number of labels or states is below 1; the ordering is no permutation.
 
     Examples:
         >>> import torch
@@ -68,14 +68,14 @@ class SequentialEnergy:
 
     @property
     def positions(self) -> Int[Tensor, " labels"]:
-        """Return the inverse of ``ordering``: the place of each label."""
+        """Return the position of each label in ``ordering``."""
         return torch.tensor(self.ordering, device="cpu").argsort()
 
     def to(self, *where: torch.dtype | torch.device | str) -> SequentialEnergy:
         """Return the energy with results in another precision.
 
         Raises:
-            ValueError: a device other than the CPU, where the callable is queried.
+            ValueError: the device is not the CPU, on which the function is called.
         """
         dtype = self.dtype
         for each in where:
@@ -86,12 +86,12 @@ class SequentialEnergy:
         return replace(self, dtype=dtype)
 
     def check_values(self) -> None:
-        """Do nothing: values are checked when the callable returns them."""
+        """Do nothing: log-probabilities are checked when ``conditional`` returns them."""
 
     def log_conditional(
         self, position: int, rows: Int[Tensor, " nodes"], earlier: Int[Tensor, "nodes _position"]
     ) -> Float[Tensor, "nodes states"]:
-        """Return log P(y_t = s | example, y_<t) of the label at ``position`` for some prefixes.
+        """Return log P(y_t = s | example, y_<t) of the label at ``position`` t, given earlier labels y_<t.
 
         Raises:
             ValueError: the returned values have another shape, contain NaN or do not sum to 1.
@@ -113,7 +113,7 @@ class SequentialEnergy:
         """Return log P(y) of each labelling.
 
         Raises:
-            ValueError: values that a label does not have.
+            ValueError: a label has a value outside 0 … states − 1.
         """
         labels = labels.expand(*labels.shape[:-2], self.batch_size, self.num_labels).long()
         strange = (labels < 0) | (labels >= torch.tensor(self.num_states, device="cpu"))
@@ -131,11 +131,11 @@ class SequentialEnergy:
         return total.view(labels.shape[:-1]).to(self.dtype)
 
     def score(self, labels: Labels) -> Scores:
-        """Return the log-probability; the log partition is 0."""
+        """Return the log-probability, since the log-partition function is 0."""
         return self.log_prob(labels)
 
     def energy(self, labels: Labels) -> Scores:
-        """Return −score."""
+        """Return the negative score of each labelling."""
         return -self.score(labels)
 
     def select(self, rows: Tensor | slice) -> SequentialEnergy:

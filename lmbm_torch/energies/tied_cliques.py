@@ -1,4 +1,4 @@
-"""Cliques of a Boltzmann machine, in groups that share a weight."""
+"""Tied cliques: cliques of a Boltzmann machine in groups that share a weight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lmbm_torch.persistence.stored import Stored
 class TiedCliques(Stored):
     """Cliques in groups that share a weight (large_margin_boltzmann_machines_2009, Definition 2.1).
 
-    The learned weight g is the potential of every clique c of group g: with spins s,
+    All cliques c of group g have the same learned weight; with spins s,
 
         score(y) = Σ_c weight_{groups_c} coefficients_c x_{columns_c} Π_{i ∈ c} s_i
 
@@ -29,8 +29,8 @@ class TiedCliques(Stored):
     Args:
         num_labels: the number of labels.
         cliques: sets of one or more labels; potentials of repeated sets add up.
-        groups: (cliques,), the number of each clique's weight, from 0 without gaps; by default a weight for
-            each.
+        groups: (cliques,), the number of each clique's group, from 0 without gaps; by default each clique is
+            a group.
         coefficients: (cliques,), the factor of each clique's weight; by default 1.
         columns: (cliques,), the number of the feature that multiplies each clique, or None (the default).
 
@@ -97,7 +97,7 @@ class TiedCliques(Stored):
         groups: Sequence[int] | None = None,
         columns: Sequence[int | None] | None = None,
     ) -> TiedCliques:
-        """Return tied cliques from ``"pairwise"``, every pair of labels, or from sets of labels.
+        """Build tied cliques from ``"pairwise"`` (every pair of labels), or from sets of labels.
 
         Raises:
             ValueError: ``cliques`` is another string; ``groups`` or ``columns`` are given together with tied
@@ -121,7 +121,7 @@ class TiedCliques(Stored):
 
     @classmethod
     def from_markov_logic(cls, clauses: Sequence[Clause], num_atoms: int) -> TiedCliques:
-        """Return the cliques of the clauses' parities, with one weight for each formula (Remark 2.2).
+        """Convert a Markov logic network to cliques, with a weight for each formula (Remark 2.2).
 
         Scores equal those of :func:`~lmbm_torch.energies.from_markov_logic` up to a constant, which
         cancels in the distribution.

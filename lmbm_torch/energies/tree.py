@@ -15,7 +15,7 @@ from lmbm_torch.shapes import Float, Int, Scores, Shaped
 
 @dataclass(frozen=True)
 class TreeEnergy(StateEnergy):
-    """A batch of trees of one shape, with class indices 0 … states − 1 as labels.
+    """A batch of trees with the same edges, and with class indices 0 … states − 1 as labels.
 
         score(y) = Σ_t unary_t(y_t) + Σ_{t not a root} transition_t(y_{parent of t}, y_t)
 
@@ -68,13 +68,13 @@ class TreeEnergy(StateEnergy):
             check_magnitude(name, values)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch nodes"]) -> Scores:
-        """Return Σ_t unary_t(y_t) + Σ_t transition_t(y_{parent of t}, y_t).
+        """Return the score Σ_t unary_t(y_t) + Σ_t transition_t(y_{parent of t}, y_t).
 
         Raises:
             ValueError: a label is no state.
         """
         self._check_states((labels < 0) | (labels >= self.num_states))
-        # A GPU kernel must not see an index out of range, even if the index is refused later.
+        # Clamp the indices: a GPU kernel must not get an index out of range, even if it is refused later.
         states = labels.long().clamp(0, self.num_states - 1)
         states = states.expand(*labels.shape[:-2], self.batch_size, -1)
         unary = self._unary_scores(states)

@@ -1,7 +1,7 @@
-"""Training in the dual: from a model to the dual problem, and from a solver's state to the model's weights.
+"""Training in the dual: build a model's dual problem, solve it, and copy the solution to the model's weights.
 
 This package is internal and may change.
 
-* ``dual``: sigmoid belief networks, linear or with a kernel, and Boltzmann machines;
+* ``dual``: dual problems of sigmoid belief networks, linear or with a kernel, and of Boltzmann machines;
 * ``recipe``: the default settings for all trainings.
 """

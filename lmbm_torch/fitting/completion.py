@@ -12,7 +12,8 @@ from lmbm_torch.fitting.recipe import ROUNDS
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.problems import Features
 
-# Relative duality gap and iterations at which the belief network's training ends; rough weights are enough.
+# The belief network's training ends at this relative duality gap, or after this number of iterations: rough
+# weights are enough to complete labels.
 TOL, MAX_ITER = 1e-2, 200
 
 
@@ -24,9 +25,9 @@ def completed_labels(
     sample_weight: np.ndarray | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """Return labels (instances, labels) in which a belief network's predictions replace missing labels.
+    """Replace missing labels by the predictions of a belief network that learns from all known labels.
 
-    The belief network learns from all known labels. Labels that are known most often come first.
+    In the network's ordering, labels with fewer missing values come first.
 
     Args:
         features: (instances, features).
@@ -56,12 +57,12 @@ def learn_along(
     sample_weight: np.ndarray | None = None,
     seed: int = 0,
 ) -> None:
-    """Train on labels that a belief network completes, then on the model's completions until none changes.
+    """Train on labels completed by a belief network, then on the model's completions until none changes.
 
     Args:
         features, labels, C, sample_weight, seed: see :func:`completed_labels`.
-        learn: trains the model on labels (instances, labels) without missing values.
-        predict: for rows with missing labels, returns the trained model's labels given the known labels.
+        learn: function that trains the model on labels (instances, labels) without missing values.
+        predict: function of row numbers that returns the model's labels of the rows given the known labels.
     """
     rows = np.flatnonzero(np.isnan(labels).any(1))
     complete = completed_labels(features, labels, C=C, sample_weight=sample_weight, seed=seed)
@@ -75,7 +76,7 @@ def learn_along(
 
 
 def observed_weights(weights: np.ndarray | None, labels: np.ndarray) -> np.ndarray | None:
-    """Return weights of the losses that are 0 for missing labels; None if all weights are 1.
+    """Set the weights of missing labels' losses to 0; return weights, or None if all weights are 1.
 
     Args:
         weights: (instances,) or (instances, labels); None if all weights are 1.

@@ -1,4 +1,4 @@
-"""Dual problems of models: the problem, its solver, and the transfer of the solution to the model."""
+"""Dual training problems of models, with solvers, and functions that copy solutions to the models."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ MACHINE_SOLVERS = {"proximal_newton": proximal_newton, "dual_coordinate": machin
 
 @dataclass(frozen=True, eq=False)
 class DualProblem:
-    """The dual problem of a model with a solver.
+    """The dual training problem of a model, with a solver.
 
     Args:
         solver: a module of :mod:`lmbm_torch.solvers`.
         problem: the problem to solve.
-        assign: sets the model's weights to the weights of a state.
+        assign: function that copies the weights of a solver's state to the model.
         settings: arguments of the solver's ``update``.
     """
 
@@ -62,7 +62,7 @@ class DualProblem:
         return self.solver.init(self.problem, dual_coef)
 
     def update(self, state: Any, tol: float) -> Any:
-        """Return the state after one more pass; belief networks skip labels with a gap of at most ``tol``."""
+        """Make one pass of the solver; belief networks skip labels with a gap of at most ``tol``."""
         return step(self.solver, self.problem, state, tol=tol, **self.settings)
 
 
@@ -102,16 +102,17 @@ def dual_problem(
     solver: str | None = None,
     seed: int = 0,
 ) -> DualProblem:
-    """Return the dual problem of a model with local hinge losses.
+    """Build the dual problem for training a model with local hinge losses.
 
     Args:
         inputs: features (instances, features); or, for a belief network, kernel values. With kernel values,
-            the model takes the kernel expansion of each label as features, with a unit matrix as weights.
+            the model's features are the kernel expansions of the labels, so the weights are a unit matrix.
         labels: (instances, labels) in {0, 1}, for a belief network also NaN.
-        coupling_penalty: penalty on a Boltzmann machine's weights of two or more labels.
+        coupling_penalty: penalty on the weights of a Boltzmann machine's cliques of two or more labels.
         parents: (labels, labels), for a belief network: True if the label of the column is a parent of the
             label of the row; None for all parents that the model allows.
-        parent_scale: factor on inputs from parents besides a kernel, see :class:`KernelLabelProblems`.
+        parent_scale: with kernel values, the factor of the parents' part of the joint kernel, see
+            :class:`KernelLabelProblems`.
         sample_weight: (instances,), or (instances, labels) for a weight of each label; factors on C.
         solver: a name in ``NETWORK_SOLVERS`` or ``MACHINE_SOLVERS``, by default the first; not used for
             kernel values, which have a single solver.
@@ -148,7 +149,7 @@ def dual_problem(
 
 
 def kernel_problem(model: SigmoidBeliefNetwork, problems: KernelLabelProblems, seed: int) -> DualProblem:
-    """Return the dual problem of a belief network with a kernel from the problems of all labels."""
+    """Combine a belief network with a kernel and the problems of all its labels to a dual problem."""
 
     def assign_network(weights: np.ndarray) -> None:
         network = problems.network(weights)._replace(features=np.eye(model.num_labels))
@@ -169,7 +170,7 @@ def structural_problem(
     rescaling: str = "margin",
     **settings: Unpack[LossSettings],
 ) -> DualProblem:
-    """Return the dual problem of a structural SVM: a Boltzmann machine whose cliques are pairs of labels.
+    """Build the dual problem for training a pairwise Boltzmann machine as a structural SVM.
 
     Args:
         costs: (instances, labels), the cost of each wrong label; None if all costs are 1.
@@ -194,7 +195,7 @@ def structural_problem(
 
 
 def summed_problem(dual: DualProblem) -> DualProblem:
-    """Replace a structural SVM's hinge losses by smoothed hinges, which sum over all labellings."""
+    """Replace the solver of a structural SVM by smoothing, which sums over all labellings."""
     return replace(dual, solver=smoothing, problem=LabelMargins.of(dual.problem), settings={})
 
 
@@ -225,7 +226,7 @@ class Path:
         C: the C of the previous fit.
         state: the solver's last state in the previous fit.
         ordering: the order of a belief network's labels.
-        known: values that belief networks with a kernel share along the path.
+        known: the kernel and its values, which the fits of belief networks with a kernel share.
     """
 
     C: float | None = None
@@ -234,7 +235,7 @@ class Path:
     known: Any = None
 
     def duals(self, problem: Any, C: float) -> np.ndarray | None:
-        """Return the previous dual variables, scaled to the limits of another C; None in the first fit."""
+        """Scale the previous dual variables to another C as a start; return None in the first fit."""
         if self.state is None or self.C is None:
             return None
         return np.minimum(self.state.dual_coef * (C / self.C), problem.upper)

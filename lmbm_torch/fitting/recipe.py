@@ -1,20 +1,20 @@
 """The recipe of large-margin training: the default settings of all estimators and commands.
 
-The recipe holds the weight C of the losses and the scaling of features, the penalty on couplings, the number
-of completions of missing labels, and the folds for calibration. Estimators, training modules and comparisons
-use it. ``scripts/bench/recipes.py`` compares the recipe with alternatives.
+The recipe sets the weight C of the losses, the scaling of features, the penalty on couplings, the number of
+completions of missing labels, and the folds for calibration, for estimators, training modules and
+comparisons. ``scripts/bench/recipes.py`` compares the recipe with alternatives.
 
 With ``C="scale"`` features are scaled: a column is centred at the mean and divided by two standard
 deviations. If most values of a column are zero, as for counts of a word, zeros stay zeros, and the column is
 divided by the range; a range without 0 is first shifted to begin or end at 0. Finally all columns are divided
-by the root of the mean of ‖x‖². Thus sparse features stay sparse, and columns with equal ranges keep the
-proportions. For a column that is 0 and 1 in half of the instances each, two standard deviations are the
-range: this makes both kinds of columns comparable (Gelman 2008).
+by the root of the mean of ‖x‖². Thus sparse features stay sparse, and columns with equal ranges still have
+equal ranges. If a column is 0 in half of the instances and 1 in the other half, two standard deviations equal
+the range, so both kinds of columns are comparable (Gelman 2008).
 
-Equal columns of sparse features are merged to one column, such as words of a single document, or unused
-words. At the minimum of ½‖w‖² plus losses of ⟨w, x⟩, equal columns have equal weights; one column that is √m
-times as large can replace m equal columns at the same ‖w‖². In texts a third of the columns equal another
-column, because most words are rare; most hashed columns are zero.
+Equal columns of sparse features, such as words that occur only in one document, are merged to one column. At
+the minimum of ½‖w‖² plus losses of ⟨w, x⟩, equal columns have equal weights; one column that is √m times as
+large can replace m equal columns at the same ‖w‖². In texts a third of the columns equal another column,
+because most words are rare; most columns of hashed features are zero.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ with naming_extras():
     from sklearn.model_selection import KFold
     from sklearn.preprocessing import StandardScaler
 
-# Columns count as unlike if the ratio of the mean squares of two columns is above UNLIKE (the constant column
-# has 1), or if the variance of a column is below VARYING times its mean square. Steps are then slow.
+# Dual solvers are slow if the mean squares of two columns (1 for the constant column) have a ratio above
+# UNLIKE, or if a column's variance is below VARYING times the column's mean square.
 UNLIKE, VARYING = 1000.0, 0.1
 # If C · mean ‖x‖² is at least STEEP, the losses outweigh the penalty, and a dual solver needs many steps.
 STEEP = 10.0
@@ -43,17 +43,17 @@ STEEP = 10.0
 
 SCALE = "scale"
 C = SCALE
-"""Weight of the losses, for scaled features."""
+"""Default weight C of the losses: 1, for features scaled as in :func:`units`."""
 COUPLING_PENALTY = SCALE
-"""Penalty η0 on the couplings of a large-margin Boltzmann machine."""
+"""Default penalty η0 on the couplings of a large-margin Boltzmann machine, see :func:`coupling_penalty`."""
 ORDERING = "f_score"
-"""Order of the labels of a belief network in which all earlier labels are parents."""
+"""Default order of the labels of a belief network in which all earlier labels are parents of a label."""
 ORDERING_OF_CHOSEN_PARENTS = "frequency"
-"""Order of the labels of a belief network whose parents are chosen."""
+"""Default order of the labels of a belief network that chooses a few parents for each label."""
 ORDERING_OF_STREAMS = "index"
-"""Order of the labels of a belief network that learns from a stream of instances."""
+"""Default order of the labels of a belief network that learns from a stream of instances."""
 MANY_LABELS = 128
-"""Largest number of labels of a belief network in which all earlier labels are parents."""
+"""Largest number of labels for which all earlier labels are parents; above, parents are chosen."""
 SEARCHED_UNITS = {
     "dense": ("standardised, unit rows", "[0, 1]", "unit rows", "standardised"),
     "sparse": ("unit rows", "largest 1"),
@@ -74,7 +74,7 @@ SEARCHED: dict[str, tuple[Any, ...]] = {
     "chain of logistic regressions": (1.0, 10.0, 0.1),
     "chain of boosting": (0.1, 0.05),
 }
-"""For each family the settings that an automatic choice tries; the setting that is usually best comes first.
+"""Settings that an automatic choice tries for each family of models; the usually best setting comes first.
 
 A setting is the weight C of the losses, or a kernel and C; for regressions the width γ; for trees the
 smallest size of a leaf, or this size and the features to try at each split; for boosting the learning rate.
@@ -82,9 +82,9 @@ smallest size of a leaf, or this size and the features to try at each split; for
 FOLDS = 5
 """Number of folds for calibration."""
 ROUNDS = 4
-"""Largest number of trainings with missing labels, which the previous training's predictions complete."""
+"""Largest number of trainings with missing labels; a training completes the labels for the next training."""
 SEARCHED_C = (1.0, 10.0, 0.1, 3.0, 0.3, 30.0)
-"""Multiples of ``"scale"`` that searches try, the most promising first (scripts/bench/recipes.py)."""
+"""Multiples of ``"scale"`` that searches over C try, the most promising first (scripts/bench/recipes.py)."""
 _MULTIPLE = re.compile(r"(?:([0-9.]+(?:e[+-]?[0-9]+)?)\s*\*\s*)?scale", re.IGNORECASE)
 
 
@@ -93,7 +93,7 @@ def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[
 
     Args:
         X: (instances, features), dense or CSR.
-        sample_weight: (instances,); instances of weight 0 do not count.
+        sample_weight: (instances,); instances of weight 0 are ignored.
 
     Raises:
         ValueError: the range of a column is not finite.
@@ -111,9 +111,9 @@ def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[
         scaler.fit(rows, sample_weight=weights)
     keeps_zeros = weights @ (rows != 0) < 0.5 * weights.sum()
     shift = np.where(keeps_zeros, np.clip(0, least, most), np.clip(scaler.mean_, least, most))
-    # Two standard deviations never exceed the range, except by rounding or overflow: take the range then.
+    # Two standard deviations exceed the range only by round-off or overflow; then divide by the range.
     unit = np.where(keeps_zeros, span, np.fmin(2 * np.sqrt(scaler.var_), span))
-    # Units too small to divide by, such as 0 for constant columns, become 1.
+    # Replace units too small to divide by, such as 0 for constant columns, by 1.
     precision = np.finfo(rows.dtype)
     unit[unit < precision.tiny / precision.eps] = 1
     return shift, unit * root_mean_square(scaled(rows, shift, unit), weights)
@@ -137,7 +137,7 @@ def are_steep(X: Features, C: float) -> bool:
 
 
 def scaled(X: Features, shift: np.ndarray, scale: np.ndarray) -> Features:
-    """Return (X − shift) / scale in the precision of X; for CSR the answer is CSR."""
+    """Return (X − shift) / scale in the precision of X; if X is CSR, the result is CSR."""
     rows: Any = X
     if not sparse.issparse(rows):
         return (rows - shift.astype(rows.dtype)) / scale.astype(rows.dtype)
@@ -149,14 +149,14 @@ def scaled(X: Features, shift: np.ndarray, scale: np.ndarray) -> Features:
 
 
 def root_mean_square(X: Any, sample_weight: np.ndarray | None = None) -> float:
-    """Return the root of the mean of ‖x‖² over X (instances, features), dense or CSR; 1 if X is zero."""
+    """Return the root of the mean of ‖x‖² over the rows x of X, dense or CSR; 1 if X is zero."""
     squares = X.multiply(X) if sparse.issparse(X) else np.square(X, dtype=np.float64)
     weights = sample_weight if sample_weight is not None and sample_weight.any() else None
     return float(np.sqrt(np.average(np.asarray(squares.sum(1)).ravel(), weights=weights))) or 1.0
 
 
 def merged(X: Features) -> tuple[Features, sparse.csr_array]:
-    """Merge equal columns; return also the matrix that converts weights back.
+    """Merge equal columns; return the features and the matrix that converts weights back.
 
     Args:
         X: (instances, features), dense or CSR in canonical form; dense features are returned unchanged.
@@ -173,7 +173,7 @@ def merged(X: Features) -> tuple[Features, sparse.csr_array]:
     row_bytes, value_bytes = columns.indices.itemsize, columns.data.itemsize
     start, used = columns.indptr.tolist(), np.flatnonzero(np.diff(columns.indptr))
     places = np.zeros(columns.shape[1], np.int64)
-    # If X has columns of only zeros, they are merged to column 0.
+    # If X has columns of zeros only, merge them to column 0.
     known = {(b"", b""): 0} if len(used) < len(places) else {}
     for number in used.tolist():
         first, end = start[number], start[number + 1]
@@ -189,7 +189,7 @@ class Units(NamedTuple):
 
     Args:
         C: weight of the losses, above 0.
-        shift, scale: float64, (features,); training is on (X − shift) / scale; 0 and 1 without scaling.
+        shift, scale: float64, (features,): training uses (X − shift) / scale; 0 and 1 without scaling.
     """
 
     C: float
@@ -197,12 +197,12 @@ class Units(NamedTuple):
     scale: np.ndarray | float
 
     def scaled(self, X: Features) -> Features:
-        """Return (X − shift) / scale, (instances, features); if nothing is scaled, X itself."""
+        """Return (X − shift) / scale, or X unchanged if features are not scaled."""
         return X if np.ndim(self.scale) == 0 else scaled(X, np.asarray(self.shift), np.asarray(self.scale))
 
 
 def multiple(setting: float | str) -> float | None:
-    """Return the factor of ``"scale"``: 0.3 for ``"0.3*scale"``; None for other settings."""
+    """Return the factor of ``"scale"``, such as 0.3 for ``"0.3*scale"``; None for other settings."""
     found = _MULTIPLE.fullmatch(setting.strip()) if isinstance(setting, str) else None
     if found is None:
         return None
@@ -229,11 +229,11 @@ def check_relative(name: str, setting: float | str) -> None:
 
 
 def units(C: float | str, X: Features, sample_weight: np.ndarray | None = None) -> Units:
-    """Return C as a number, with the scaling of the features.
+    """Convert the setting of C to a number, and compute the scaling of the features.
 
-    If C is a number, features are unchanged. ``"scale"`` stands for 1, and ``"0.3*scale"`` for 0.3, with
-    features that are scaled to a mean ‖x‖² of 1; see :mod:`~lmbm_torch.fitting.recipe`. After
-    training, weights are converted to weights for X.
+    If C is a number, features are not scaled. ``"scale"`` stands for C = 1, and ``"0.3*scale"`` for C = 0.3,
+    with features scaled to a mean ‖x‖² of 1; see :mod:`~lmbm_torch.fitting.recipe`. After training, weights
+    are converted to weights for X.
 
     Args:
         X: (instances, features), dense or CSR.
@@ -244,7 +244,7 @@ def units(C: float | str, X: Features, sample_weight: np.ndarray | None = None) 
 
 
 def coupling_penalty(setting: float | str, C: float, instances: float) -> float:
-    """Return the penalty η0 of couplings; ``"scale"`` stands for half of the total weight of all losses.
+    """Convert the setting of the coupling penalty η0 to a number; ``"scale"`` means half of C · instances.
 
     Args:
         setting: a number, ``"scale"`` or a multiple of ``"scale"``.

@@ -1,4 +1,4 @@
-"""Losses: functions of an energy and labels that return one number per example; and bounds from losses."""
+"""Losses, functions of an energy and labels that return a number for each example; and error bounds."""
 
 from lmbm_torch.losses.bounds import (
     error_bound,

@@ -1,4 +1,4 @@
-"""Bounds by the hinge loss: on the log loss, on the training error and on the error for new examples.
+"""Upper bounds, computed from the hinge loss, on the log loss, the training error and the test error.
 
 Source: lmbm_and_lmsbn_2010, Remark 3, Theorem 4, Remark 6, Lemma 7 and Theorem 8, for belief networks (SBN);
 large_margin_boltzmann_machines_2009, Lemma 3.1, Theorem 3.2, Remark 4.2, Lemma 4.3 and Theorem 4.4, for
@@ -26,8 +26,8 @@ def log_loss_bound(
 ) -> Float[Tensor, " batch"]:
     """Bound the log loss of a belief network: −log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}).
 
-    Remark 3, with the constant corrected. The bound follows label by label from
-    log(1 + e^{−2m}) ≤ 2 [γ − m]_+ + log(1 + e^{−2γ}), and is tight for m_i = γ.
+    K is the number of labels, m_i the local margin of label i. The source is Remark 3, with the constant
+    corrected: log(1 + e^{−2m}) ≤ 2 [γ − m]_+ + log(1 + e^{−2γ}) for each label, tight for m = γ.
 
     Args:
         hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.local_hinge`).
@@ -35,7 +35,7 @@ def log_loss_bound(
         margin: γ > 0 of the hinge.
 
     Raises:
-        ValueError: a margin that is not a finite number above 0.
+        ValueError: the margin is not a finite number above 0.
 
     Examples:
         >>> import torch
@@ -48,18 +48,18 @@ def log_loss_bound(
 
 
 def directed_threshold(margin: float = 1.0) -> float:
-    """Return T, the least hinge loss of a training example that a belief network decodes wrongly: γ.
+    """Return γ, the least hinge loss T of an example that a belief network decodes wrongly.
 
     Remark 6: at the first label in the ordering where truth and prediction differ, both have the same local
     field, and the hinge of either the truth or the prediction is at least γ. The prediction has the least
-    loss of all labellings, so the loss of the truth is at least γ, too. T does not depend on the weights; for
-    a Boltzmann machine it does.
+    loss of all labellings, so the loss of the truth is at least γ, too. Unlike for a Boltzmann machine, T
+    does not depend on the weights.
 
     Args:
         margin: γ > 0 of the hinge, in training and in decoding.
 
     Raises:
-        ValueError: a margin that is not a finite number above 0.
+        ValueError: the margin is not a finite number above 0.
 
     Examples:
         >>> from lmbm_torch.losses.bounds import directed_threshold
@@ -75,10 +75,10 @@ def undirected_log_loss_bound(
 ) -> Float[Tensor, " batch"]:
     """Bound the log loss of a Boltzmann machine: −log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}) + R.
 
-    R(w) = 4 Σ_c ⌊|c|/2⌋ |w_c| replaces K log 2 + 4 Σ_c |w_c| of Theorem 3.2, which is no bound for cliques of
-    four or more labels. Flipping the labels in F changes the score by −2 Σ_{i ∈ F} m_i + 4 Σ_c ⌊k/2⌋ w_c f_c,
-    with f_c the parity of clique c and k = |c ∩ F|; the sum over all F of the first term's exponential is Π_i
-    (1 + e^{−2 m_i}). Cliques of a single label add nothing to R.
+    R = 4 Σ_c ⌊|c|/2⌋ |w_c| (c: cliques) replaces K log 2 + 4 Σ_c |w_c| of Theorem 3.2, which is no bound for
+    cliques of four or more labels. Proof: flipping the labels in a set F changes the score by −2 Σ_{i ∈ F}
+    m_i + 4 Σ_c ⌊k/2⌋ w_c f_c, with f_c the product of clique c's spins and k = |c ∩ F|; the sum over all F of
+    the first term's exponential is Π_i (1 + e^{−2 m_i}). Cliques of a single label add nothing to R.
 
     Args:
         hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.local_hinge`).
@@ -86,7 +86,7 @@ def undirected_log_loss_bound(
         margin: γ > 0 of the hinge.
 
     Raises:
-        ValueError: a margin that is not a finite number above 0.
+        ValueError: the margin is not a finite number above 0.
 
     Examples:
         >>> import torch
@@ -108,17 +108,17 @@ def undirected_threshold(
 
     This is Remark 4.2 of large_margin_boltzmann_machines_2009 with |w_c(x)| of the example in place of |w_c|
     sup |f_c|, the maximum over all x; both are equal if cliques have no features. Let truth and prediction
-    differ at a label. A clique adds the same value or opposite values to the label's two margins (a clique
-    of only this label: opposite values). So one of the margins is at most Σ |w_c|, and its hinge at least T.
-    The total loss of the prediction is at most the loss of the truth, so the bound holds for exact hinge
-    decoding. If the couplings of a label exceed the margin, T is 0 and the bound says nothing.
+    differ at label i, with margins m (truth) and m' (prediction). A clique contributes the same value or
+    opposite values to m and m' (a clique of only label i: opposite values). So either m or m' is at most
+    Σ |w_c|, and the hinge is at least T. As the prediction's loss is at most the loss of the truth, the bound
+    holds for exact hinge decoding. If the couplings of a label exceed the margin, T is 0: no information.
 
     Args:
         energy: the model.
         margin: γ > 0 of the hinge, in training and in decoding.
 
     Raises:
-        ValueError: a margin that is not a finite number above 0.
+        ValueError: the margin is not a finite number above 0.
 
     Examples:
         >>> import torch
@@ -134,9 +134,9 @@ def undirected_threshold(
 
 
 def least_threshold(energy: MarginEnergy, margin: float = 1.0) -> Float[Tensor, ""]:
-    """Return T, the least loss of a wrongly decoded row of a batch.
+    """Return T, a lower bound on the hinge loss of every wrongly decoded example in a batch.
 
-    T is :func:`directed_threshold`, or the least :func:`undirected_threshold`.
+    T is :func:`directed_threshold`, or the least :func:`undirected_threshold` of the batch.
 
     Args:
         energy: a belief network or a Boltzmann machine.
@@ -144,7 +144,7 @@ def least_threshold(energy: MarginEnergy, margin: float = 1.0) -> Float[Tensor, 
 
     Raises:
         TypeError: no threshold is known for this kind of energy.
-        ValueError: a margin that is not a finite number above 0.
+        ValueError: the margin is not a finite number above 0.
 
     Examples:
         >>> import torch
@@ -164,17 +164,17 @@ def least_threshold(energy: MarginEnergy, margin: float = 1.0) -> Float[Tensor, 
 
 
 def error_bound(mean_loss: float, threshold: float) -> float:
-    """Bound the training error by min(1, mean loss / T), the share of wrongly decoded examples.
+    """Bound the training error, the share of wrongly decoded examples, by min(1, mean loss / T).
 
-    Theorem 4. The bound holds for exact hinge decoding with the same margin, on the examples of the mean
-    loss, and says nothing about other examples. With T = 0 the bound is 1.
+    Theorem 4. The bound holds for exact hinge decoding with the same margin, on the examples over which the
+    loss is averaged, and says nothing about other examples. With T = 0 the bound is 1.
 
     Args:
         mean_loss: mean over examples of Σ_i [γ − m_i]_+.
         threshold: T ≥ 0 (:func:`least_threshold`).
 
     Raises:
-        ValueError: a mean loss or threshold that is negative or not finite.
+        ValueError: the mean loss or the threshold is negative or not finite.
 
     Examples:
         >>> from lmbm_torch.losses import error_bound
@@ -187,11 +187,11 @@ def error_bound(mean_loss: float, threshold: float) -> float:
 
 
 class GeneralisationBound(NamedTuple):
-    """Bound on the error for new examples, with its terms.
+    """The upper bound on the error for new examples, with the terms of the bound.
 
     Args:
         error: the bound on the share of wrongly decoded examples: ``loss`` / T, at most 1.
-        loss: the bound on the expected hinge loss: the sum of the mean loss and the two terms.
+        loss: the bound on the expected hinge loss: mean loss + ``complexity`` + ``deviation``.
         complexity: the bound on the structured Rademacher complexity, 2 Σ_i W_i B_i / √N.
         deviation: the term that depends on the confidence, (Σ_i γ + W_i B_i) √(log(1/δ) / 2N).
 
@@ -217,23 +217,23 @@ def generalisation_bound(
     margin: float = 1.0,
     confidence: float = 0.95,
 ) -> GeneralisationBound:
-    """Bound loss and error for new examples by the complexities of each label's linear functions.
+    """Bound loss and error for new examples by Rademacher complexities of the labels' linear functions.
 
     With probability ``confidence`` = 1 − δ, all weights with ‖w_i‖ ≤ W_i for each label i obey
 
         E L(w) ≤ mean L(w) + 2 Σ_i W_i B_i / √N + (Σ_i γ + W_i B_i) √(log(1/δ) / 2N),   Pr(ŷ ≠ y) ≤ E L(w) / T
 
-    Lemma 4.3 and Lemma 7 bound the middle term by the sum of the labels' Rademacher complexities, which the
-    hinge does not enlarge. Theorems 4.4 and 8 state the same without constants, for the penalty that
-    minimises the bound. For a Boltzmann machine, the weight of a clique counts in W_i, and its features in
-    B_i, for every label of the clique: the factor d of Theorem 4.4. W and T must not depend on the examples.
-    On data of usual size the bound is above 1 and says nothing.
+    Lemma 4.3 and Lemma 7 derive the middle term from the sum of the labels' Rademacher complexities, which
+    the hinge does not enlarge. Theorems 4.4 and 8 state the same without constants, for the penalty that
+    minimises the bound. For a Boltzmann machine, the weight and the features of a clique enter W_i and B_i of
+    every label i of the clique: the factor d of Theorem 4.4. W and T must not depend on the examples. On data
+    of usual size the bound is above 1 and says nothing.
 
     Args:
         mean_loss: mean over the training examples of Σ_i [γ − m_i]_+.
         threshold: T ≥ 0 (:func:`least_threshold`).
-        feature_norms: (labels,), B_i, the largest norm of the inputs of m_i: features, the constant 1,
-            parents or cliques.
+        feature_norms: (labels,), B_i, the largest norm of the inputs of label i's margin: features, the
+            constant 1, parents or cliques.
         weight_norms: W_i, or one W for all labels.
         num_examples: the number N of training examples.
         margin: γ > 0 of the hinge.
@@ -273,9 +273,9 @@ def generalisation_bound(
 
 
 def _couplings(energy: PairwiseEnergy | CliqueEnergy) -> tuple[Tensor, Tensor]:
-    """Return |w_c| (0 for cliques of a single label), and which labels each clique has, (labels, cliques).
+    """Return |w_c| for each clique c (0 for a single label), and a mask (labels, cliques) of the members.
 
-    Couplings that all examples share are returned once, (1, cliques).
+    If all examples share the couplings, |w_c| has the shape (1, cliques).
     """
     if isinstance(energy, PairwiseEnergy) and energy.pairwise.ndim == 2:
         energy = energy.select(slice(0, 1))

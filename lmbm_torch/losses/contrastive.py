@@ -1,9 +1,9 @@
 """Losses of restricted Boltzmann machines with a few steps of Gibbs sampling: CD, PCD and CD-PercLoss.
 
-Each loss compares the free energies F of the labels v and of labels v⁻ at the end of a Markov chain. The
-gradient of F(v) − F(v⁻), with v⁻ held constant, has v⁻ and E[h | v⁻] in place of the intractable expectations
-in belief_propagation_in_crbms_2017, Equation 5 and Appendix A. The value of the loss is no objective:
-contrastive divergence does not follow the gradient of any function.
+Each loss compares the free energies F of the labels v and of labels v⁻ at the end of a Markov chain. In the
+gradient of F(v) − F(v⁻), v⁻ and E[h | v⁻] replace the intractable expectations in
+belief_propagation_in_crbms_2017, Equation 5 and Appendix A; v⁻ is held constant. The value of the loss does
+not measure progress: contrastive divergence does not follow the gradient of any function.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ def contrastive_divergence(
     generator: torch.Generator | None = None,
     inference: object = None,
 ) -> Float[Tensor, " batch"]:
-    """Return F(v) − F(v⁻), for v⁻ after ``num_steps`` steps of Gibbs sampling: CD-k (Hinton 2002).
+    """Return the contrastive divergence F(v) − F(v⁻), with free energy F and samples v⁻ after k Gibbs steps.
 
     Args:
         energy: a bipartite energy; gradients flow to the energy's tensors but not through the Markov chain.
-        labels: v, {0, 1}, or NaN for a missing label, which is sampled given the observed labels, by
-            ``num_steps`` steps, too.
-        num_steps: the number k of steps.
-        init: the start of the Markov chains. ``"labels"``: a single chain at the labels, missing labels drawn
-            first. ``"random"``: a single chain at a sample from the model without hidden units, better for
-            some conditional models (Mnih et al. 2011). Or {0, 1}, any number of chains in leading axes.
+        labels: v, {0, 1}, or NaN for a missing label, which is sampled given the observed labels by k steps.
+        num_steps: the number k of steps of Gibbs sampling (CD-k, Hinton 2002).
+        init: the start of the Markov chains. ``"labels"``: one chain, from the labels (missing labels are
+            sampled first). ``"random"``: one chain, from a sample of the model without hidden units, better
+            for some conditional models (Mnih et al. 2011). Or a tensor of {0, 1} with chains in leading axes.
         generator: the source of randomness, on the energy's device; by default torch's own.
         inference: not used, since the Markov chain replaces inference; all losses of models with hidden units
             have this argument.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
-            energy; ``num_steps`` below 1; an unknown ``init``, or one of another shape or with other values.
+        ValueError: ``labels`` have another shape or other values than described above; the energy contains
+            NaN or infinity; ``num_steps`` is below 1; ``init`` is unknown, or has another shape or other
+            values than described above.
 
     Examples:
         >>> import torch
@@ -59,7 +59,7 @@ def contrastive_divergence(
     """
     if isinstance(init, str) and init not in ("labels", "random"):
         raise ValueError(f"init: expected 'labels', 'random' or a tensor of {{0, 1}}, got {init!r}")
-    # Announce the check now, so that the GPU is waited for only once; the sampler checks later.
+    # Register the check before other work, so that the CPU waits for the GPU only once, in the sampler.
     foresee_labels("init", labels if isinstance(init, str) else init)
     complete = _complete(energy, labels, num_steps, generator)
     if init == "random":
@@ -78,13 +78,13 @@ def persistent_contrastive_divergence(
     *,
     generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, " batch"], Int[Tensor, "*chains batch visible"]]:
-    """Return F(v) − F(v⁻) and v⁻, with Markov chains that continue from the last call: PCD (Tieleman 2008).
+    """Return the loss F(v) − F(v⁻), and the states v⁻ at which the Markov chains ended: PCD (Tieleman 2008).
 
-    Every example has its own Markov chains, which the caller keeps.
+    F is the free energy. Every example has separate Markov chains: the caller passes v⁻ to the next call.
 
     Args:
         energy, labels, num_steps, generator: as in :func:`contrastive_divergence`.
-        chains: {0, 1}, the states of each example's Markov chains; any number of chains in leading axes.
+        chains: {0, 1}, the states from which the Markov chains start, with several chains in leading axes.
 
     Raises:
         ValueError: as :func:`contrastive_divergence`, with ``chains`` for ``init``.
@@ -115,10 +115,10 @@ def contrastive_perceptron(
     generator: torch.Generator | None = None,
     inference: object = None,
 ) -> Float[Tensor, " batch"]:
-    """Return [F(v) − F(v⁻)]_+, which is 0 unless v⁻ is better than v: CD-PercLoss (Mnih et al. 2011).
+    """Return [F(v) − F(v⁻)]_+ with the free energy F: the loss CD-PercLoss (Mnih et al. 2011).
 
-    v⁻ is the mode given the hidden units that the last step has sampled. A sampled v⁻ of hundreds of labels
-    would hardly ever have a better free energy than v, and the loss of nearly every example would be 0.
+    v⁻ is the mode of the labels given the hidden units sampled last. If v⁻ were sampled, hundreds of labels
+    would hardly ever have a lower free energy than v, and the loss of nearly every example would be 0.
 
     Args:
         energy, num_steps, generator: as in :func:`contrastive_divergence`.

@@ -1,12 +1,12 @@
 """Losses of restricted Boltzmann machines by deterministic inference: likelihoods and structured hinges.
 
 Source: belief_propagation_in_crbms_2017, section 4 and Appendix A. F is the free energy, with hidden units
-summed out. Gradients hold decoded labels and the means of a product distribution constant, as in the paper.
+summed out. Gradients do not flow through decoded labels or mean-field means, as in the paper.
 
 Every loss of a model with hidden units can be called as ``loss(energy, labels, inference=…)``, as
 :class:`~lmbm_torch.training.latent.LatentModule` does.
 
-``METHODS`` are the methods of the paper to train conditional RBMs: a loss and a routine each.
+``METHODS`` lists the paper's methods for training conditional RBMs, each a loss and an inference routine.
 """
 
 from __future__ import annotations
@@ -38,19 +38,18 @@ def bethe_negative_log_likelihood(
     *,
     inference: Callable[..., BipartiteMarginals] = matrix_bp.marginals,
 ) -> Float[Tensor, " batch"]:
-    """Return F(v) + log Z by Bethe's approximation: −log P(v), exact if the coupling is a forest.
+    """Return −log P(v) = F(v) + log Z with Bethe's approximation of log Z, exact if the graph is a forest.
 
     Args:
         energy: a bipartite energy; gradients flow to the energy's tensors.
-        labels: v, {0, 1}, or NaN for a missing label, which is summed out like a hidden unit, by the same
-            approximation.
+        labels: v, {0, 1}, or NaN for a missing label, which is summed out by the same approximation.
         inference: :func:`~lmbm_torch.inference.messages.matrix_bp.marginals` with its settings, or another
             routine with a differentiable ``log_partition``. Called as ``inference(energy)`` and, if labels
             are missing, then as ``inference(energy, known=labels)``.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
-            energy; a routine without a gradient if a gradient is needed.
+        ValueError: ``labels`` have another shape or other values than described above; the energy contains
+            NaN or infinity; a gradient is needed, but the routine has none.
 
     Examples:
         >>> import torch
@@ -81,20 +80,20 @@ def mean_field_negative_log_likelihood(
     *,
     inference: Callable[..., BipartiteMarginals] = mean_field.marginals,
 ) -> Float[Tensor, " batch"]:
-    """Return F(v) plus the mean-field lower bound on log Z, a lower bound of −log P(v), the log loss.
+    """Return a lower bound of −log P(v) = F(v) + log Z: F(v) plus the mean-field lower bound on log Z.
 
-    At q, the visible units' means, the bound is −F(q) + entropy(q), and its gradient is the gradient of
-    −F(q).
+    The mean-field bound is −F(q) + entropy(q), where F is the free energy, and q the visible units' means.
+    The gradient of the bound is the gradient of −F(q) with q held constant.
 
     Args:
         energy: a bipartite energy; gradients flow to the energy's tensors, but not through the iterations.
-        labels: v, {0, 1}, or NaN for a missing label, whose mean is in a second product distribution.
+        labels: v, {0, 1}, or NaN for missing labels; then a second mean-field bound, given v, replaces −F(v).
         inference: :func:`~lmbm_torch.inference.messages.mean_field.marginals` with its settings, called as in
             :func:`bethe_negative_log_likelihood`.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
-            energy.
+        ValueError: ``labels`` have another shape or other values than described above; the energy contains
+            NaN or infinity.
 
     Examples:
         >>> import torch
@@ -119,14 +118,13 @@ def joint_structured_hinge(
 ) -> Float[Tensor, " batch"]:
     """Return max_{v̂,h} [slope · Σ_i [v̂_i ≠ v_i] + score(v̂, h)] − max_h score(v, h).
 
-    The loss of the latent structural SVM. v̂_i is 1 if its max-marginal is above ½; with a decoder, v̂ is the
-    decoded labelling. Given v̂ the best h has a closed form.
+    This is the loss of the latent structural SVM; h are the hidden units. v̂_i is 1 if the max-marginal of
+    label i is above ½; with a decoder, v̂ is the decoded labelling. Given v̂, the best h has a closed form.
 
     Args:
         energy: a bipartite energy; gradients flow to the energy's tensors, but not through the maximisation.
-        labels: v, {0, 1}, or NaN for a missing label, which costs nothing and has the value that the model
-            prefers given the observed labels (latent completion: max over missing labels of score(v, h) in
-            place of score(v, h)).
+        labels: v, {0, 1}, or NaN for a missing label, which costs nothing if wrong; as the truth, it has the
+            value that the model prefers given the observed labels (latent completion).
         slope: > 0, the cost of each wrong label.
         inference: :func:`~lmbm_torch.inference.messages.matrix_bp.max_marginals` with its settings, another
             routine for max-marginals, or a decoder of the best (v̂, h) such as the greedy search of section
@@ -135,8 +133,8 @@ def joint_structured_hinge(
             and may be negative.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
-            energy; a slope that is not a finite number above 0.
+        ValueError: ``labels`` have another shape or other values than described above; the energy contains
+            NaN or infinity; the slope is not a finite number above 0.
 
     Examples:
         >>> import torch
@@ -162,9 +160,9 @@ def marginal_structured_hinge(
     slope: float = 1.0,
     inference: Callable[..., Decoding] = matrix_bp.marginal_map,
 ) -> Float[Tensor, " batch"]:
-    """Return max_{v̂} [slope · Σ_i [v̂_i ≠ v_i] − F(v̂)] + F(v).
+    """Return the loss of the marginal structural SVM, max_{v̂} [slope · Σ_i [v̂_i ≠ v_i] − F(v̂)] + F(v).
 
-    The loss of the marginal structural SVM (Equations 6 and 7).
+    F is the free energy: hidden units are summed out (Equations 6 and 7).
 
     Args:
         energy, labels, slope: as in :func:`joint_structured_hinge`.
@@ -197,7 +195,7 @@ def marginal_structured_hinge(
 def _augmented(
     energy: BipartiteEnergy, labels: Tensor, slope: float, best: Callable[..., Tensor]
 ) -> tuple[BipartiteEnergy, Tensor]:
-    """Return the energy plus the losses of observed labels, and the labels completed by ``best``."""
+    """Return the loss-augmented energy, and the labels with missing labels completed by ``best``."""
     check_positive("slope", slope)
     if not any_missing(energy, labels):
         return loss_augment(energy, labels, slope), labels
@@ -208,9 +206,9 @@ def _augmented(
 def _negative_log_likelihood(
     energy: BipartiteEnergy, labels: Tensor, log_partition: Callable[..., Tensor]
 ) -> Tensor:
-    """Return F(v) + log Z, or log Z minus the log partition given the observed labels."""
+    """Return F(v) + log Z or, if labels are missing, log Z − log Z(observed labels)."""
     check_observed(energy, labels)
-    # This term first: on a GPU, the same wait also tells whether labels are missing.
+    # Compute this term before asking for missing labels, so that the CPU waits for the GPU only once.
     whole = log_partition()
     if any_missing(energy, labels):
         return whole - log_partition(known=labels)
@@ -218,27 +216,27 @@ def _negative_log_likelihood(
 
 
 def _at_means(energy: BipartiteEnergy, found: BipartiteMarginals) -> Tensor:
-    """Return the value of the bound, with the gradient at the means."""
+    """Return the mean-field bound, whose gradient is the gradient of −F with the means held constant."""
     learnt = first_order(energy, "mean_field_negative_log_likelihood")
     negative_free_energy = -learnt.free_energy(found.visible)
     return negative_free_energy + (found.log_partition - negative_free_energy).detach()
 
 
 def _best_score(energy: BipartiteEnergy, labels: Tensor) -> Tensor:
-    """Return max_h score(v, h)."""
+    """Return the largest score of the labels over hidden units, max_h score(v, h)."""
     visible = labels.to(energy.dtype)
     return (visible * energy.visible).sum(-1) + energy.hidden_fields(visible).clamp_min(0).sum(-1)
 
 
 @dataclass(frozen=True)
 class Method:
-    """A loss, with the routine for inference in training and prediction.
+    """A training method: a loss, and the inference routine for training and prediction.
 
     Args:
-        loss: called as ``loss(energy, labels, inference=…)``, except for persistent contrastive divergence,
-            whose caller keeps the Markov chains.
-        routine: for :class:`~lmbm_torch.inference.messages.matching.MatchedInference`; with a sampling loss,
-            only prediction uses the routine.
+        loss: function called as ``loss(energy, labels, inference=…)``; for persistent contrastive divergence,
+            also with the states of the Markov chains.
+        routine: the routine for :class:`~lmbm_torch.inference.messages.matching.MatchedInference`; with a
+            sampling loss, only prediction uses the routine.
         num_steps: the default number of steps of Gibbs sampling; None for a loss without sampling.
     """
 

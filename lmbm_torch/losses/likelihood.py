@@ -1,4 +1,4 @@
-"""Log losses: in closed form, by enumeration, and the pseudo-likelihood."""
+"""Log losses: of belief networks in closed form, of small models by enumeration; pseudo-likelihood."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ def negative_log_likelihood(
 
     Args:
         energy: a belief network; gradients flow to the energy's tensors.
-        labels: {0, 1}, or NaN for a missing label: the label's own term is left out, and as a parent the
-            label has the greedy prediction of the model (:func:`lmbm_torch.losses.missing.impute`). The
-            result is not
-            the marginal likelihood of the observed labels: see :func:`exact_negative_log_likelihood`.
+        labels: {0, 1}, or NaN for a missing label, whose own term is left out; as a parent of other labels, a
+            missing label has the model's greedy prediction (:func:`lmbm_torch.losses.missing.impute`). The
+            loss is not the likelihood of the observed labels: see :func:`exact_negative_log_likelihood`.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; NaN, infinity or a misplaced
-            parent in the energy.
+        ValueError: ``labels`` have another shape or other values than described above; the energy contains
+            NaN, infinity or a misplaced parent.
 
     Examples:
         >>> import torch
@@ -49,10 +48,10 @@ def negative_log_likelihood(
 def exact_negative_log_likelihood(
     energy: Energy, labels: Shaped[Tensor, "batch labels"]
 ) -> Float[Tensor, " batch"]:
-    """Return −log P(observed) = log Σ_y exp(score(y)) − log Σ_{y agrees} exp(score(y)), in nats.
+    """Return −log P(observed labels) = log Σ_y exp(score(y)) − log Σ_y' exp(score(y')), in nats.
 
-    Both sums are enumerated, for few labels; if no label is missing, the second sum is the score of the
-    labels.
+    The first sum is over all labellings y, the second over the labellings y' that agree with the observed
+    labels. Both sums are enumerated, so labels must be few.
 
     Args:
         energy: any energy over binary labels; gradients flow to the energy's tensors. Labels of a bipartite
@@ -60,8 +59,9 @@ def exact_negative_log_likelihood(
         labels: {0, 1}, or NaN for a missing label, which is summed out.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
-            energy; more than 2^22 labellings (of a bipartite energy: of the smaller side).
+        ValueError: ``labels`` have another shape or other values than described above; the energy contains
+            NaN or infinity; there are more than 2^22 labellings (in a bipartite energy: labellings of the
+            smaller side).
 
     Examples:
         >>> import torch
@@ -86,8 +86,8 @@ def negative_pseudo_likelihood(
         labels: {0, 1}.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
-            energy, or asymmetric couplings.
+        ValueError: ``labels`` have another shape or other values than described above; the energy contains
+            NaN or infinity, or has asymmetric couplings.
 
     Examples:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Missing labels: the label's own loss is left out, and as a parent the label has a predicted value."""
+"""Missing labels in losses: a missing label has no loss, and as a parent it has a predicted value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmbm_torch.inference.search import beam_search
 from lmbm_torch.shapes import Bool, Shaped
 from lmbm_torch.verdicts import foresee, is_traced, number
 
-# Largest number of search nodes to complete labels: a likely labelling suffices, no proof is needed.
+# Largest number of search nodes for completing labels: a likely labelling is enough, without a proof.
 COMPLETION_NODES = 1000
 
 
@@ -30,8 +30,8 @@ def impute(
     the transforms of torch.func no value can be read or checked: NaN stays NaN.
 
     Raises:
-        ValueError: ``labels`` of another shape than (batch, labels) or with values other than {0, 1} (or NaN
-            for a belief network); an energy that its own ``check_values`` refuses.
+        ValueError: ``labels`` have another shape than (batch, labels), or values other than 0 and 1 (and NaN
+            for a belief network); ``energy.check_values`` refuses the energy.
     """
     if are_unreadable(energy, labels):
         return labels, torch.ones_like(labels, dtype=torch.bool)
@@ -47,11 +47,11 @@ def impute(
 def completed(
     energy: DirectedEnergy | PairwiseEnergy | CliqueEnergy, labels: Shaped[Tensor, "batch labels"]
 ) -> tuple[Shaped[Tensor, "batch labels"], Bool[Tensor, "batch labels"]]:
-    """Return :func:`impute`, or for a Boltzmann machine the likely labels given the observed labels.
+    """Complete labels by :func:`impute`, or for a Boltzmann machine by decoding given the observed labels.
 
     Raises:
-        ValueError: ``labels`` of another shape than (batch, labels) or with values other than {0, 1} or NaN;
-            an energy that its own ``check_values`` refuses.
+        ValueError: ``labels`` have another shape than (batch, labels), or values other than 0, 1 and NaN;
+            ``energy.check_values`` refuses the energy.
     """
     if isinstance(energy, DirectedEnergy) or not any_missing(energy, labels):
         return impute(energy, labels)
@@ -66,7 +66,7 @@ def are_unreadable(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bo
     """Return whether a transform of torch.func hides the labels' values; then only the shape is checked.
 
     Raises:
-        ValueError: labels of another shape within a transform.
+        ValueError: within a transform, labels have another shape than (batch, labels).
     """
     if not are_transformed():
         return False
@@ -77,7 +77,7 @@ def are_unreadable(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bo
 def any_missing(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bool:
     """Return whether any label (of a bipartite energy: visible unit) is NaN.
 
-    Within compiled code the answer is always False, since NaN is refused there.
+    In code compiled by torch.compile the result is always False, since NaN is refused there.
 
     Raises:
         ValueError: see :func:`check_observed`.

@@ -1,8 +1,8 @@
-"""Losses of relaxed labels, for models too large for exact inference.
+"""Losses of relaxed labels (numbers in [0, 1]), for models too large for exact inference.
 
-The structured hinge needs only the relaxed maximiser: by the envelope theorem the gradient is the statistics
-of the maximiser minus the statistics of the truth. The other losses need relaxed labels that are a
-differentiable function of the energy, such as
+For the structured hinge, inference need not be differentiable: the gradient is the statistics of the relaxed
+maximiser minus the statistics of the truth. The other losses need relaxed labels that are a differentiable
+function of the energy, such as
 :func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels`,
 :func:`lmbm_torch.inference.relaxations.sparse_map.marginals` or a differentiable routine of your own.
 """
@@ -34,20 +34,20 @@ def relaxed_structured_hinge(
 ) -> Float[Tensor, " batch"]:
     """Return the largest slope · Hamming loss + score over the local polytope, minus the score of the truth.
 
-    The loss is at least :func:`lmbm_torch.losses.structured_hinge`, which maximises over labellings. It is
-    also convex in the weights, and zero only if the true labels t have the largest score by the margins; see
-    Finley and Joachims, "Training structural SVMs when exact inference is intractable", ICML 2008, section 4.
+    The loss is at least :func:`lmbm_torch.losses.structured_hinge`, which maximises over labellings, and is
+    convex in the weights. The loss is zero only if no labelling has a larger loss + score than the truth t;
+    see Finley and Joachims, "Training structural SVMs when exact inference is intractable", ICML 2008, §4.
 
     Args:
         energy: a Boltzmann machine; gradients flow to the energy's tensors, but not through the maximisation.
         labels: t, {0, 1}.
-        inference: energy → the relaxed labels of largest score, such as
+        inference: function of an energy that returns the relaxed labels of largest score, such as
             :func:`lmbm_torch.inference.relaxations.lp_relaxation.decode`.
         slope: > 0, the cost of each wrong label, in units of the score.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; an energy that ``inference``
-            refuses; an answer without relaxed labels; a slope that is not a finite number above 0.
+        ValueError: ``labels`` have another shape or other values than described above; ``inference`` refuses
+            the energy; ``inference`` returns no relaxed labels; the slope is not a finite number above 0.
 
     Examples:
         >>> import torch
@@ -68,10 +68,10 @@ def relaxed_structured_hinge(
 
 
 def relaxed_score(energy: PairwiseEnergy, relaxed: Float[Tensor, "batch labels"]) -> Float[Tensor, " batch"]:
-    """Return the largest score over the local polytope given marginals; for labellings, the score.
+    """Return the largest score in the local polytope with the given marginals of labels.
 
-    With spins in [−1, 1] a pair's product is at most 1 − |s_i − s_j| and at least |s_i + s_j| − 1. The sign
-    of the coupling decides which of the two is best; without a coupling s_i s_j is used.
+    With spins in [−1, 1], the product of spins i and j is at most 1 − |s_i − s_j| and at least |s_i + s_j| −
+    1. The upper limit is best for positive couplings, the lower limit for negative couplings.
 
     Args:
         energy: a Boltzmann machine; gradients flow to the energy's tensors.
@@ -96,12 +96,12 @@ def relaxed_hamming(
     Args:
         energy: a Boltzmann machine.
         labels: t, {0, 1}.
-        inference: energy → μ in [0, 1], differentiable in the energy's tensors, such as
+        inference: function of an energy that returns μ in [0, 1], differentiable in the energy, such as
             :func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels`.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; an energy that ``inference``
-            refuses.
+        ValueError: ``labels`` have another shape or other values than described above; ``inference`` refuses
+            the energy.
 
     Examples:
         >>> import torch
@@ -122,7 +122,7 @@ def relaxed_squared_error(
     *,
     inference: Callable[[PairwiseEnergy], Tensor],
 ) -> Float[Tensor, " batch"]:
-    """Return Σ_i (μ_i − t_i)², the Brier score of relaxed labels, as :func:`relaxed_hamming`.
+    """Return the Brier score Σ_i (μ_i − t_i)² of relaxed labels μ; arguments: see :func:`relaxed_hamming`.
 
     Examples:
         >>> import torch
@@ -143,21 +143,21 @@ def sparse_map_loss(
     temperature: float = 1.0,
     inference: Callable[[PairwiseEnergy], Decoding] = exact.decode,
 ) -> Float[Tensor, " batch"]:
-    """Return SparseMAP's largest objective minus its value at the true labels t: convex, smooth, at least 0.
+    """Return the SparseMAP loss, SparseMAP's largest objective minus the objective at the true labels t.
 
-    max_p {E[score] − temperature/2 Σ_i E[s_i]²} − score(t) + temperature/2 · K; zero if and only if SparseMAP
-    gives t all probability (Niculae et al., ICML 2018, section 3.3).
+    With K labels the loss is max_p {E[score] − temperature/2 Σ_i E[s_i]²} − score(t) + temperature/2 · K:
+    convex, smooth, and 0 if and only if SparseMAP gives t all probability (Niculae et al., ICML 2018, §3.3).
 
     Args:
         energy: a Boltzmann machine; gradients flow to the energy's tensors.
         labels: t, {0, 1}.
         temperature: > 0, in units of the score.
-        inference: energy → the labelling of largest score, SparseMAP's ``decoder``, such as
-            :func:`lmbm_torch.inference.relaxations.integer_program.decode`; enumeration by default.
+        inference: function of an energy that returns the labelling of largest score, such as
+            :func:`lmbm_torch.inference.relaxations.integer_program.decode`; by default enumeration.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; an energy that SparseMAP
-            refuses.
+        ValueError: ``labels`` have another shape or other values than described above; SparseMAP refuses the
+            energy.
 
     Examples:
         >>> import torch

@@ -1,8 +1,8 @@
-"""Hinge losses: of single labels, and of whole labellings with the Hamming loss; and the log loss of chains.
+"""Hinge losses of single labels and of whole labellings (structural SVMs); and the log loss of chains.
 
-The margin-rescaled hinge of labellings is the loss of structural SVMs. Source: Tsochantaridis et al.,
-"Support vector machine learning for interdependent and structured output spaces", ICML 2004; compared in
-large_margin_boltzmann_machines_2009, section 3.1.
+The hinge of labellings rescales the margin by the Hamming loss. Source: Tsochantaridis et al., "Support
+vector machine learning for interdependent and structured output spaces", ICML 2004; compared with local
+hinges in large_margin_boltzmann_machines_2009, section 3.1.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from lmbm_torch.verdicts import one_door
 def local_hinge(
     energy: MarginEnergy, labels: Shaped[Tensor, "batch labels"], margin: float = 1.0
 ) -> Float[Tensor, " batch"]:
-    """Return Σ_i [margin − m_i]_+ of each example, with m_i the local margin of label i.
+    """Return for each example Σ_i [margin − m_i]_+, with m_i the local margin of label i.
 
-    large_margin_boltzmann_machines_2009, problem 3.3, where m_i depends on all other labels;
-    lmbm_and_lmsbn_2010, Equations 5 and 6, where m_i depends only on earlier labels.
+    In a Boltzmann machine (large_margin_boltzmann_machines_2009, problem 3.3) m_i depends on all other
+    labels, in a belief network (lmbm_and_lmsbn_2010, Equations 5 and 6) only on earlier labels.
 
     Args:
         energy: a Boltzmann machine or a belief network; gradients flow to the energy's tensors.
-        labels: {0, 1}, or for a belief network NaN for a missing label: the label's own hinge is left out,
-            and as a parent the label has the greedy prediction of the model
+        labels: {0, 1}, or for a belief network NaN for a missing label, whose own hinge is left out; as a
+            parent of other labels, a missing label has the model's greedy prediction
             (:func:`lmbm_torch.losses.missing.impute`).
         margin: γ > 0, in units of the local fields.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; NaN, infinity or a misplaced
-            weight in the energy; a margin that is not a finite number above 0.
+        ValueError: ``labels`` have another shape or other values than described above; the energy contains
+            NaN, infinity or a misplaced weight; the margin is not a finite number above 0.
 
     Examples:
         >>> import torch
@@ -70,8 +70,8 @@ def loss_augment(
 ) -> Augmentable:
     """Return the energy with slope · Σ_i (1 − 2 t_i) y_i added to the score, for the true labels t.
 
-    The sum is the Hamming loss slope · Σ_i [y_i ≠ t_i] minus slope · Σ_i t_i, a constant in y: any decoder
-    of the energy finds the labelling of largest score + loss.
+    The sum is slope times the Hamming loss Σ_i [y_i ≠ t_i] minus a constant, slope · Σ_i t_i: so a decoder
+    of the new energy finds the labelling y of largest score + loss.
 
     Args:
         energy: an undirected energy.
@@ -79,8 +79,8 @@ def loss_augment(
         slope: > 0, the cost of each wrong label, in units of the score.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; a slope that is not a finite
-            number above 0.
+        ValueError: ``labels`` have another shape or other values than described above; the slope is not a
+            finite number above 0.
 
     Examples:
         >>> import torch
@@ -109,13 +109,13 @@ def structured_hinge(
         energy: a Boltzmann machine; gradients flow to the energy's tensors, but not through the maximisation.
         labels: t, {0, 1}.
         slope: > 0, the cost of each wrong label.
-        inference: energy → the labelling of largest score, such as
+        inference: function of an energy that returns the labelling of largest score, such as
             :func:`lmbm_torch.inference.relaxations.integer_program.decode`; by default enumeration, for few
             labels. If the routine misses the maximum, the loss is a lower bound and may be negative.
 
     Raises:
-        ValueError: ``labels`` whose shape or values are not as described above; an energy that ``inference``
-            refuses; a slope that is not a finite number above 0.
+        ValueError: ``labels`` have another shape or other values than described above; ``inference`` refuses
+            the energy; the slope is not a finite number above 0.
 
     Examples:
         >>> import torch
@@ -137,11 +137,11 @@ def chain_negative_log_likelihood(
     """Return −log p(y) = log Σ_y' exp(score(y')) − score(y), in nats (survey of 2003, section 4.2).
 
     Args:
-        energy: gradients flow to the energy's tensors.
-        labels: y, class indices; values beyond a chain's end are ignored.
+        energy: the energy of chains; gradients flow to the energy's tensors.
+        labels: y, the true class indices; values beyond a chain's end are ignored.
 
     Raises:
-        ValueError: a label inside a chain is no state; an energy that :func:`chain_dp.log_partition` refuses.
+        ValueError: a label inside a chain is no state; :func:`chain_dp.log_partition` refuses the energy.
 
     Examples:
         >>> import torch
@@ -160,16 +160,16 @@ def chain_structured_hinge(
 ) -> Float[Tensor, " batch"]:
     """Return max_y [slope · Σ_t [y_t ≠ truth_t] + score(y)] − score(truth), by Viterbi's algorithm.
 
-    max_margin_markov_networks_survey_2003, Equation 37.
+    This is Equation 37 of max_margin_markov_networks_survey_2003.
 
     Args:
-        energy: gradients flow to the energy's tensors, but not through the maximisation.
-        labels: the truth, class indices; values beyond a chain's end are ignored.
+        energy: the energy of chains; gradients flow to the energy's tensors, but not through the maximum.
+        labels: the true class indices; values beyond a chain's end are ignored.
         slope: > 0, the cost of each wrong label.
 
     Raises:
-        ValueError: a label inside a chain is no state; a slope that is not a finite number above 0; an energy
-            that :func:`chain_dp.decode` refuses.
+        ValueError: a label inside a chain is no state; the slope is not a finite number above 0;
+            :func:`chain_dp.decode` refuses the energy.
 
     Examples:
         >>> import torch
@@ -181,9 +181,9 @@ def chain_structured_hinge(
     """
     check_positive("slope", slope)
     own = energy.score(labels)
-    # Labels out of range were refused by ``score``, on a GPU at the latest when the CPU reads a result.
+    # Clamp labels for safe indexing: ``score`` refuses labels out of range, but on a GPU perhaps only later.
     states = labels.where(energy.inside, 0).clamp(0, energy.num_states - 1)
-    # Not torch's one_hot, which reads the states and so waits for the GPU.
+    # Compare with all states: torch's one_hot would read the labels, and so wait for the GPU.
     wrong = states[..., None] != torch.arange(energy.num_states, device=states.device)
     augmented = energy.add_unary(slope * wrong.to(energy.dtype))
     return augmented.score(chain_dp.decode(augmented).labels) - own

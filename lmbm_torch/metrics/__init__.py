@@ -2,7 +2,7 @@
 
 Predictions and targets are labels in {0, 1} of shape ``(batch, labels)``, tensors or arrays of any dtype.
 Scores are refused, because torchmetrics would treat floats outside of [0, 1] as logits. Missing targets (NaN)
-do not count: an instance is right if all known labels are right. :class:`MissingTargets` counts them.
+are ignored: an instance is right if all known labels are right. :class:`MissingTargets` counts them.
 """
 
 from lmbm_torch.extras import naming_extras

@@ -3,7 +3,7 @@
 Every state is a sum: batches may come in any order, and states may be added over processes. ``update`` raises
 the errors of the functions.
 
-Also errors of restored images.
+The error of restored images is also here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lmbm_torch.shapes import Float, Int
 
 
 class Sums(Metric):
-    """A metric whose states are integer sums; ``sums`` holds the names of the states."""
+    """Base class for metrics whose states are integer sums; ``sums`` holds the names of the states."""
 
     is_differentiable = False
     higher_is_better = True
@@ -64,7 +64,7 @@ class MissingTargets(Sums):
 
 
 class _OnLabels(Metric):
-    """A mixin that refuses scores, which the classes of torchmetrics accept."""
+    """A mixin for classes of torchmetrics that accepts only labels and refuses scores."""
 
     num_labels: int
 
@@ -90,7 +90,7 @@ class _F1(_OnLabels, MultilabelF1Score):
 
 
 class _InstanceAverages(Sums):
-    """The mean over instances of a ratio of counts; for two ratios, the harmonic mean of the means.
+    """The mean over instances of a ratio such as precision; for two ratios, the harmonic mean of both means.
 
     Args:
         zero_division: the value of an instance whose ratio is 0/0: 0, 1, or NaN to leave the instance out.
@@ -109,7 +109,7 @@ class _InstanceAverages(Sums):
         self.num_labels = num_labels
         self.ratios = ratios
         self.zero_division = zero_division
-        # float64, because a sum in float32 would depend on how instances are divided into batches.
+        # Use float64: a sum in float32 would depend on how instances are divided into batches.
         self.add_state("total", torch.zeros(len(ratios), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros(len(ratios), dtype=torch.long), dist_reduce_fx="sum")
 
@@ -129,7 +129,7 @@ class _InstanceAverages(Sums):
 def multilabel_metrics(num_labels: int, prefix: str | None = None) -> MetricCollection:
     """Return all metrics of the library as one collection.
 
-    If the value of an instance is 0/0, it counts as 0; metrics named ``…_skipped`` leave it out.
+    A value 0/0 of an instance is replaced by 0; metrics named ``…_skipped`` leave such instances out.
 
     Args:
         num_labels: number of labels.
@@ -147,7 +147,7 @@ def multilabel_metrics(num_labels: int, prefix: str | None = None) -> MetricColl
         {
             "exact_match": _ExactMatch(num_labels),
             "hamming_loss": _HammingLoss(num_labels, average="micro"),
-            # An instance without labels is right if no label is predicted.
+            # If an instance has no label and none is predicted, the value is 1.
             "sample_f1": _InstanceAverages(num_labels, functional.f1_ratio, zero_division=1.0),
             "macro_f1": _F1(num_labels, average="macro"),
             "micro_f1": _F1(num_labels, average="micro"),
@@ -160,8 +160,8 @@ def multilabel_metrics(num_labels: int, prefix: str | None = None) -> MetricColl
             "f_of_averages_skipped": _InstanceAverages(num_labels, precision, recall, zero_division=skipped),
         },
         prefix=prefix,
-        # False, because torchmetrics would group metrics whose states are equal after the first batch. If the
-        # first batch has no mistake, it would group metrics that differ later.
+        # Switch off groups: torchmetrics would treat metrics as one whose states are equal after the first
+        # batch, such as a batch without mistakes, although the metrics differ later.
         compute_groups=False,
     )
 
@@ -169,7 +169,7 @@ def multilabel_metrics(num_labels: int, prefix: str | None = None) -> MetricColl
 def changed_pixel_error(preds: Labels, target: Labels, corrupted: Labels) -> Float[Tensor, ""]:
     """Return the share of wrong predictions among the corrupted pixels; NaN if no pixel is corrupted.
 
-    In Tables 1 to 3 of belief_propagation_in_crbms_2017 this is "Changed"; "All" is the Hamming loss.
+    Tables 1 to 3 of belief_propagation_in_crbms_2017 call this error "Changed", and the Hamming loss "All".
 
     Raises:
         ValueError: shapes differ, or an entry is not 0 or 1.
@@ -203,7 +203,7 @@ class ChangedPixelError(Sums):
     changed: Tensor
 
     def update(self, preds: Labels, target: Labels, corrupted: Labels) -> None:
-        """Add the counts of a batch."""
+        """Add the numbers of wrong predictions and of corrupted pixels in a batch."""
         wrong, changed = _counts(preds, target, corrupted)
         self.wrong += wrong
         self.changed += changed

@@ -1,11 +1,12 @@
 """Multi-label metrics as functions of predictions and targets.
 
-Some metrics are means over instances of a ratio of counts. If the ratio of an instance is 0/0, the value is
-``zero_division``: 0, 1, or NaN to leave the instance out, as in scikit-learn. The means A, P, R and F are
-defined in large_margin_boltzmann_machines_2009, Equation 3 of the experiments.
+Some metrics are means over instances of a ratio, in which Y is the set of true labels of an instance, and Ŷ
+the set of predicted labels. If the ratio is 0/0, the value is ``zero_division``: 0, 1, or NaN to leave the
+instance out, as in scikit-learn. The means A, P, R and F are defined in
+large_margin_boltzmann_machines_2009, Equation 3 of the experiments.
 
-Missing targets (NaN) do not count: all counts are of known labels, and for the exact match an instance is
-right if all known labels are right. Instances without a known label are left out.
+Missing targets (NaN) are ignored: for the exact match, an instance is right if all known labels are right.
+Instances without a known label are left out.
 
 Raises (all functions):
     ValueError: predictions and targets have different shapes, or not the shape ``(batch, labels)`` with at
@@ -35,12 +36,12 @@ from lmbm_torch.shapes import Float, Int, Shaped
 Labels = Shaped[Tensor, "batch labels"] | Shaped[np.ndarray, "batch labels"]
 Ratio = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
-# Options for functions of torchmetrics: −1 stands for a missing target.
+# Options for functions of torchmetrics, to ignore missing targets, which have the value −1.
 KNOWN_ALONE: dict[str, Any] = {"ignore_index": -1, "validate_args": False}
 
 
 def exact_match(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """Return exact match (subset accuracy) E: the share of instances whose labels are all predicted right.
+    """Return the exact match (subset accuracy): the share of instances whose labels are all predicted right.
 
     Examples:
         >>> import torch
@@ -52,7 +53,7 @@ def exact_match(preds: Labels, target: Labels) -> Float[Tensor, ""]:
 
 
 def hamming_loss(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """Return Hamming loss H: the share of wrong labels among all labels of all instances.
+    """Return the Hamming loss: the share of wrong labels among all labels of all instances.
 
     Examples:
         >>> import torch
@@ -76,7 +77,7 @@ def macro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
 
 
 def micro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """Return F1 of counts summed over all labels; 0 if no label is true or predicted.
+    """Return F1 from true and false positives summed over all labels; 0 if no label is true or predicted.
 
     Examples:
         >>> import torch
@@ -88,7 +89,9 @@ def micro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
 
 
 def sample_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """Return the mean of 2|Y∩Ŷ| / (|Y| + |Ŷ|), 1 if both are empty (Fsam in lmbm_and_lmsbn_2010).
+    """Return the mean over instances of F1, 2|Y∩Ŷ| / (|Y| + |Ŷ|), with 1 if Y and Ŷ are empty.
+
+    Y and Ŷ are the sets of true and of predicted labels. In lmbm_and_lmsbn_2010 the metric is called Fsam.
 
     Examples:
         >>> import torch
@@ -100,9 +103,9 @@ def sample_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
 
 
 def jaccard_index(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """Return the mean over instances of |Y∩Ŷ| / |Y∪Ŷ|, 1 if both sets are empty.
+    """Return the mean over instances of |Y∩Ŷ| / |Y∪Ŷ|, with 1 if both sets are empty.
 
-    In large_margin_boltzmann_machines_2009 this is called accuracy, A.
+    Y and Ŷ are the sets of true and predicted labels. large_margin_boltzmann_machines_2009: accuracy, A.
 
     Examples:
         >>> import torch
@@ -114,7 +117,7 @@ def jaccard_index(preds: Labels, target: Labels) -> Float[Tensor, ""]:
 
 
 def precision(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
-    """Return precision P: the mean over instances of |Y∩Ŷ| / |Ŷ|.
+    """Return precision, the mean over instances of |Y∩Ŷ| / |Ŷ|, for true labels Y and predicted labels Ŷ.
 
     The tables of large_margin_boltzmann_machines_2009 leave out instances with an empty prediction, as
     ``zero_division=nan`` does. If no instance is left, the value is NaN.
@@ -129,7 +132,7 @@ def precision(preds: Labels, target: Labels, zero_division: float = 0.0) -> Floa
 
 
 def recall(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
-    """Return recall R, the mean over instances of |Y∩Ŷ| / |Y|; NaN if all instances are left out.
+    """Return recall, the mean over instances of |Y∩Ŷ| / |Y|, for true labels Y and predicted labels Ŷ.
 
     Examples:
         >>> import torch
@@ -141,7 +144,7 @@ def recall(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[T
 
 
 def f_of_averages(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
-    """Return F = 2PR / (P + R) of the averages :func:`precision` and :func:`recall`; 0 if both are 0.
+    """Return the harmonic mean of :func:`precision` and :func:`recall`, or 0 if both are 0.
 
     Examples:
         >>> import torch
@@ -153,28 +156,28 @@ def f_of_averages(preds: Labels, target: Labels, zero_division: float = 0.0) -> 
 
 
 def harmonic_mean(precision: Float[Tensor, ""], recall: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """Return 2PR / (P + R), 0 if both are 0, NaN if P or R is NaN."""
+    """Return the harmonic mean of precision and recall: 0 if both are 0, NaN if one is NaN."""
     total = precision + recall
     return torch.where(total == 0, total, 2 * precision * recall / total)
 
 
 def jaccard_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
-    """Return |Y∩Ŷ| and |Y∪Ŷ|."""
+    """Return numerator and denominator of the Jaccard index, |Y∩Ŷ| and |Y∪Ŷ|, from counts."""
     return tp, tp + fp + fn
 
 
 def precision_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
-    """Return |Y∩Ŷ| and |Ŷ|."""
+    """Return numerator and denominator of precision, |Y∩Ŷ| and |Ŷ|, from counts."""
     return tp, tp + fp
 
 
 def recall_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
-    """Return |Y∩Ŷ| and |Y|."""
+    """Return numerator and denominator of recall, |Y∩Ŷ| and |Y|, from counts."""
     return tp, tp + fn
 
 
 def f1_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
-    """Return 2|Y∩Ŷ| and |Y| + |Ŷ|."""
+    """Return numerator and denominator of F1, 2|Y∩Ŷ| and |Y| + |Ŷ|, from counts."""
     return 2 * tp, 2 * tp + fp + fn
 
 
@@ -184,10 +187,10 @@ def instance_scores(
     target: Int[Tensor, "batch labels"],
     zero_division: float,
 ) -> Float[Tensor, " batch"]:
-    """Return the ratio of each instance's counts in float64; ``zero_division`` replaces 0/0."""
+    """Compute ``ratio`` for each instance in float64; ``zero_division`` replaces 0/0."""
     if not len(preds):
         return preds.new_zeros(0, dtype=torch.float64)
-    # Instances and labels are exchanged, because torchmetrics' averages over instances fail for a single one.
+    # Exchange instances and labels, because torchmetrics' averages over instances fail for one instance.
     counts = multilabel_stat_scores(preds.mT, target.mT, len(preds), average="none", **KNOWN_ALONE)
     true_positive, false_positive, _, false_negative, _ = counts.reshape(-1, 5).unbind(-1)
     numerator, denominator = ratio(true_positive, false_positive, false_negative)
@@ -228,7 +231,7 @@ def check_zero_division(zero_division: float) -> None:
 def _of_known(
     metric: Callable[..., Tensor], preds: Labels, target: Labels, **options: Any
 ) -> Float[Tensor, ""]:
-    """Return a metric of torchmetrics over known labels; NaN if no label is known."""
+    """Compute a metric of torchmetrics from the known labels; return NaN if no label is known."""
     preds, target = as_labels(preds, target)
     if not len(preds):
         return torch.tensor(math.nan, device=preds.device)

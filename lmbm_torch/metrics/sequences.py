@@ -21,9 +21,9 @@ class ChunkConfusion(NamedTuple):
     """The number of chunks for each true type (row) and each predicted type (column).
 
     Args:
-        types: names of the rows and columns: the types, then ``"O"``. Row ``"O"`` counts predicted chunks at
-            places without a true chunk; column ``"O"`` counts true chunks that are not predicted.
-        counts: (types, types).
+        types: names of the rows and columns: the types, then ``"O"``. Row ``"O"`` is for predicted chunks at
+            positions without a true chunk; column ``"O"`` is for true chunks that are not predicted.
+        counts: the number of chunks, (types, types).
     """
 
     types: tuple[str, ...]
@@ -33,8 +33,8 @@ class ChunkConfusion(NamedTuple):
 def chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
     """Yield first position, last position and type of each chunk in a sequence of tags.
 
-    Chunks are those of the CoNLL-2000 shared task, in the schemes BIO, IOB1 and BIOES: a chunk begins with B
-    or S, or with an I or E that does not continue a chunk of the same type; a chunk ends after E or S.
+    Chunks are defined as in the CoNLL-2000 shared task, for BIO, IOB1 and BIOES: a chunk begins with B or S,
+    or with an I or E that does not continue a chunk of the same type; a chunk ends after E or S.
     """
     first, kind, is_closed = 0, "", False
     for place, tag in enumerate([*tags, "O"]):
@@ -48,10 +48,10 @@ def chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def chunk_report(true: Tags, predicted: Tags) -> dict[str, dict[str, float]]:
-    """Return precision, recall and F1 of chunks, by type and on average, equal to those of seqeval.
+    """Return precision, recall and F1 of chunks, for each type and on average, with the values of seqeval.
 
-    A predicted chunk is right if its type, first position and last position are right, see :func:`chunks`. A
-    ratio with denominator 0 counts as 0.
+    A predicted chunk is right if the type, the first and the last position are right, see :func:`chunks`. A
+    ratio with denominator 0 is replaced by 0.
 
     Args:
         true: tags of each sequence: ``"O"``, or a prefix of B, I, E and S, a hyphen and a type.
@@ -167,14 +167,14 @@ def chunk_f1(
 ) -> float:
     """Return F1 of chunks; a chunk is right if the type, the first and the last position are right.
 
-    Chunks are those of the CoNLL-2000 shared task, see :func:`chunks`. If there is no chunk, F1 is 0.
+    Chunks are defined as in the CoNLL-2000 shared task, see :func:`chunks`. If there is no chunk, F1 is 0.
 
     Args:
         preds, target: see :func:`sequence_accuracy`.
         label_names: a tag for each class, such as ``B-NP``, ``I-NP`` and ``O``.
 
     Raises:
-        ValueError: see :func:`sequence_accuracy`; also if a name is no such tag, or a class has no name.
+        ValueError: see :func:`sequence_accuracy`; also if a name is no chunk tag, or a class has no name.
 
     Examples:
         >>> import torch
@@ -215,7 +215,7 @@ class ChunkF1(Sums):
         label_names: a tag for each class, such as ``B-NP``, ``I-NP`` and ``O``.
 
     Raises:
-        ValueError: a name is no such tag.
+        ValueError: a name is no chunk tag.
 
     Examples:
         >>> import torch
@@ -261,7 +261,7 @@ class ChunkF1(Sums):
 
 
 def _inside(preds: Tensor, target: Tensor) -> Bool[Tensor, "batch length"]:
-    """Return which entries are labels, not padding; raise the errors of :func:`sequence_accuracy`."""
+    """Check the arguments of :func:`sequence_accuracy`; return a mask of the labels that are not padding."""
     check_shape("preds", preds, None, None)
     check_shape("target", target, *preds.shape)
     inside = target != PADDING

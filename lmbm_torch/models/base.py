@@ -31,8 +31,8 @@ class StoredModule(Stored, nn.Module, ABC):
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments by name, except for the encoder.
 
-        Allowed are plain values, lists, tuples, dictionaries with text keys, tensors, arrays,
-        :class:`~lmbm_torch.energies.TiedCliques` and other stored modules.
+        Values may be plain values, lists, tuples, dictionaries with text keys, tensors, arrays,
+        :class:`~lmbm_torch.energies.TiedCliques` or other stored modules.
         """
 
     @property
@@ -41,7 +41,7 @@ class StoredModule(Stored, nn.Module, ABC):
         return not isinstance(getattr(self, "encoder", None), nn.Identity | None)
 
     def stored_parts(self) -> dict[str, Any]:
-        """Return arguments, weights and the names of frozen weights; of an encoder, only the weights."""
+        """Return arguments, weights (an encoder's included), and the names of frozen weights, for a file."""
         return {
             "arguments": self.arguments(),
             "weights": dict(self.state_dict()),
@@ -59,7 +59,7 @@ class StoredModule(Stored, nn.Module, ABC):
         frozen: Sequence[str],
         has_encoder: bool,
     ) -> StoredModule:
-        """Return the module of :meth:`stored_parts`, in evaluation mode.
+        """Build a module from the result of :meth:`stored_parts`, in evaluation mode.
 
         Raises:
             ValueError: an encoder is missing or superfluous, or the weights' shapes do not fit the arguments.
@@ -76,7 +76,7 @@ class StoredModule(Stored, nn.Module, ABC):
         cls._check_shapes(arguments, weights)
         with torch.device("cpu"):
             model = cls(**arguments, **({"encoder": encoder} if has_encoder else {}))
-        # ``assign`` keeps the data type in which the weights were saved.
+        # Use ``assign`` to keep the data type in which the weights were saved.
         model.load_state_dict(weights, assign=True)
         for name in frozen:
             model.get_parameter(name).requires_grad_(False)
@@ -85,7 +85,7 @@ class StoredModule(Stored, nn.Module, ABC):
     @classmethod
     def _check_shapes(cls, arguments: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Raise ValueError if the weights' shapes do not fit the arguments, before memory is allocated."""
-        # Only for this library's modules, which allocate nothing on the device "meta"; other modules may.
+        # Check only this library's modules: other modules may allocate memory even on the device "meta".
         if not cls.__module__.startswith(LIBRARY):
             return
         with torch.device("meta"):
@@ -97,7 +97,7 @@ class StoredModule(Stored, nn.Module, ABC):
 
     @torch.no_grad()
     def take(self, *weights: Tensor | None) -> None:
-        """Copy weights into the parameters that :attr:`HEAD` names, in that order, as the module's dtype.
+        """Copy weights into the parameters named in :attr:`HEAD`, in order, and keep the module's dtype.
 
         Either all weights are copied or, if a weight is refused, none.
 
@@ -143,7 +143,7 @@ class Model(StoredModule):
     """
 
     OF_FEATURES: ClassVar[dict[str, str]] = {"feature_weight": "bias"}
-    """The parameters that multiply the features, and those that are added to their products, by name."""
+    """Names of the parameters that multiply the features, each with the name of its bias."""
 
     def __init__(self, num_features: int | None, num_labels: int, encoder: nn.Module | None = None) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class Model(StoredModule):
 
     @abstractmethod
     def energy(self, features: Tensor) -> Any:
-        """Return the energy for the encoder's features."""
+        """Return the energy for the features that the encoder returns."""
 
     @abstractmethod
     def weights(self) -> Float[Tensor, " weights"]:
@@ -161,7 +161,7 @@ class Model(StoredModule):
 
     @abstractmethod
     def couples(self) -> Bool[Tensor, " weights"]:
-        """Return which of :meth:`weights` couple two or more labels, or a label and a hidden unit."""
+        """Return a mask of :meth:`weights`: True for couplings of two labels, or of label and hidden unit."""
 
     @torch.no_grad()
     def undo_scaling(self, scale: float | np.ndarray | Tensor, shift: float | np.ndarray | Tensor) -> None:
@@ -183,7 +183,7 @@ class Model(StoredModule):
         return self.energy(self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """Return encoder(x), ``(batch, features)``, dense or CSR; raise ValueError for another width."""
+        """Return encoder(x), ``(batch, features)``; raise ValueError unless there are ``num_features``."""
         features = self.encoder(x)
         if self.num_features is not None:
             check_shape("x", features, None, self.num_features)

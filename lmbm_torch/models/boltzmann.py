@@ -27,8 +27,8 @@ class BoltzmannMachine(Model):
     All weights start at zero: without a trained encoder, large-margin and likelihood training are convex.
 
     Args:
-        num_features: the number of features that the encoder returns; 0 for labels without input, where ``x``
-            is ``(batch, 0)``.
+        num_features: the number of features that the encoder returns; 0 for a model without input, where
+            ``x`` is ``(batch, 0)``.
         num_labels: the number of labels.
         cliques: ``"pairwise"`` couples every two labels; or sets of labels, of any size; or
             :class:`~lmbm_torch.energies.TiedCliques`, as Markov logic networks need.
@@ -40,8 +40,8 @@ class BoltzmannMachine(Model):
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
 
     Raises:
-        ValueError: no label, a negative number of features, cliques that
-            :class:`~lmbm_torch.energies.TiedCliques` refuses, or a clique with an unknown feature.
+        ValueError: there is no label; the number of features is negative; a clique has an unknown feature;
+            :class:`~lmbm_torch.energies.TiedCliques` refuses the cliques.
 
     Examples:
         >>> import torch
@@ -78,7 +78,7 @@ class BoltzmannMachine(Model):
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_labels)) if bias else None)
         self.clique_weight = nn.Parameter(torch.zeros(self.cliques.num_weights))
         self.register_buffer("groups", torch.tensor(self.cliques.groups, dtype=torch.int64), persistent=False)
-        # For cliques of at most two labels, their indices in a (labels, labels) matrix; singles on the
+        # Indices of cliques of at most two labels in a flat (labels, labels) matrix; single labels are on the
         # diagonal.
         places = [clique[0] * num_labels + clique[-1] for clique in self.cliques.cliques]
         self.register_buffer("places", torch.tensor(places, dtype=torch.int64), persistent=False)
@@ -108,7 +108,7 @@ class BoltzmannMachine(Model):
             return held
         numbers = tuple(-1 if column is None else column for column in self.cliques.columns)
         columns = constant(numbers, torch.int64, like.device)
-        # A matrix product selects columns of both dense and CSR features.
+        # Select columns by a matrix product, which works for dense and for CSR features.
         pick = torch.arange(self.feature_weight.shape[1], device=like.device)[:, None] == columns
         return held * (features @ pick.to(like.dtype) + (columns < 0).to(like.dtype))
 
@@ -117,7 +117,7 @@ class BoltzmannMachine(Model):
         return self.flat()
 
     def couples(self) -> Bool[Tensor, " weights"]:
-        """Return which of :meth:`weights` belong to cliques of two or more labels."""
+        """Return a mask of :meth:`weights`: True for weights of cliques of two or more labels."""
         cliques = constant(tuple(self.cliques.couples.tolist()), torch.bool, self.clique_weight.device)
         return torch.cat([cliques.new_zeros(len(self.weights()) - len(cliques)), cliques])
 

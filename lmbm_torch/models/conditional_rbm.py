@@ -16,17 +16,17 @@ from lmbm_torch.shapes import Bool, Float
 class RestrictedBoltzmannMachine(Model):
     """A restricted Boltzmann machine: labels as visible units, coupled through hidden units, without input.
 
-    Biases start at zero and couplings at N(0, ``init_std``²): hidden units with equal starts would stay
-    equal.
+    Biases start at zero and couplings at random values from N(0, ``init_std``²): hidden units with equal
+    weights would stay equal.
 
     Args:
-        num_labels: V, the visible units.
-        num_hidden: H.
+        num_labels: the number of labels, the visible units.
+        num_hidden: the number of hidden units.
         init_std: the couplings' standard deviation at the start.
         generator: the source of randomness for the couplings at the start; torch's default generator if None.
 
     Raises:
-        ValueError: counts below one, a negative ``init_std``.
+        ValueError: a number of units is below one, or ``init_std`` is negative.
 
     Examples:
         >>> import torch
@@ -54,7 +54,7 @@ class RestrictedBoltzmannMachine(Model):
         self.coupling = nn.Parameter(init_std * torch.randn(num_labels, num_hidden, generator=generator))
 
     def energy(self, features: Tensor) -> BipartiteEnergy:
-        """Return the same energy for each example; ``features`` only gives the batch size."""
+        """Return the same energy for each example; of ``features``, only the number of rows is used."""
         visible, hidden = (bias.expand(len(features), -1) for bias in (self.visible_bias, self.hidden_bias))
         return BipartiteEnergy(visible, hidden, self.coupling)
 
@@ -63,7 +63,7 @@ class RestrictedBoltzmannMachine(Model):
         return torch.cat([self.visible_bias, self.hidden_bias, self.coupling.flatten()])
 
     def couples(self) -> Bool[Tensor, " weights"]:
-        """Return which of :meth:`weights` are couplings of a label and a hidden unit."""
+        """Return a mask of :meth:`weights`: True for couplings of a label and a hidden unit."""
         place = torch.arange(len(self.weights()), device=self.coupling.device)
         first = self.num_labels + self.num_hidden
         return (place >= first) & (place < first + self.coupling.numel())
@@ -82,15 +82,15 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
     all other weights at N(0, ``init_std``²).
 
     Args:
-        num_features: width of the features, behind the encoder.
-        num_labels: V, the visible units.
-        num_hidden: H.
+        num_features: the number of features that the encoder returns.
+        num_labels: the number of labels, the visible units.
+        num_hidden: the number of hidden units.
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
         init_std: the standard deviation of couplings and hidden weights at the start.
         generator: the source of randomness for the weights at the start; torch's default generator if None.
 
     Raises:
-        ValueError: counts below one, a negative ``init_std``.
+        ValueError: a number of features or units is below one, or ``init_std`` is negative.
 
     Examples:
         >>> import torch
@@ -124,7 +124,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
     def logistic_regression(
         cls, num_features: int, num_labels: int, encoder: nn.Module | None = None
     ) -> ConditionalRBM:
-        """Return the special case of independent labels: a single hidden unit whose weights stay zero."""
+        """Build a model of independent labels: a single hidden unit, whose weights stay zero."""
         model = cls(num_features, num_labels, num_hidden=1, encoder=encoder, init_std=0.0)
         for name in ("coupling", "hidden_bias", "hidden_weight"):
             model.get_parameter(name).requires_grad_(False)
@@ -139,7 +139,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         init_std: float = 0.01,
         generator: torch.Generator | None = None,
     ) -> ConditionalRBM:
-        """Return the special case of logits as features: ``visible_weight`` stays the identity."""
+        """Build a model whose features are the labels' logits: ``visible_weight`` stays the identity."""
         model = cls(num_labels, num_labels, num_hidden, encoder, init_std, generator)
         nn.init.eye_(model.visible_weight.requires_grad_(False))
         return model

@@ -12,7 +12,7 @@ from lmbm_torch.shapes import Float
 
 
 class ConvolutionalEncoder(nn.Module):
-    """A convolutional encoder of images in rows: 3 × 3 convolutions and rectified units.
+    """A convolutional encoder of images given as flat rows: 3 × 3 convolutions and rectified units.
 
     Each convolution keeps the size of the image and is followed by max-pooling over ``pooling`` × ``pooling``
     pixels; incomplete patches at the edges are pooled, too. Weights start with torch's defaults.
@@ -25,10 +25,10 @@ class ConvolutionalEncoder(nn.Module):
             :class:`~lmbm_torch.data.ImageEncoder`.
 
     Attributes:
-        num_features: the number of features: the pixels of the last convolution, one channel after another.
+        num_features: the number of features, the pixels of the last convolution, channel after channel.
 
     Raises:
-        ValueError: counts below one, or no convolution.
+        ValueError: a number is below one, or there is no convolution.
 
     Examples:
         >>> import torch
@@ -67,7 +67,7 @@ class ConvolutionalEncoder(nn.Module):
 
 
 class PixelwiseEncoder(ConvolutionalEncoder):
-    """Images → one number per pixel, by 3 × 3 convolutions with rectified units between the convolutions.
+    """An encoder that returns one number for each pixel, by 3 × 3 convolutions with rectified units between.
 
     The last convolution is linear. The result may serve as the logits of pixel labels for
     :meth:`~lmbm_torch.models.ConditionalRBM.of_log_odds`.
@@ -77,7 +77,7 @@ class PixelwiseEncoder(ConvolutionalEncoder):
         channels: the numbers of channels of all convolutions but the last, which has one channel.
 
     Raises:
-        ValueError: counts below one, or no channels.
+        ValueError: a number is below one, or there are no channels.
     """
 
     def __init__(self, height: int, width: int, channels: Sequence[int]) -> None:

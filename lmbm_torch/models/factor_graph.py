@@ -29,11 +29,12 @@ class FactorGraph(StoredModule):
         num_features: the number of features of a node that the encoder returns.
         num_states: the number S of states of each label.
         num_edge_features: the number of features of an edge; 0 if all edges have the same table.
-        directed: whether (r, s) and (s, r) have weights of their own; otherwise tables are symmetric.
+        directed: whether pairs of states (r, s) and (s, r) have different weights; if not, tables are
+            symmetric.
         encoder: maps inputs to features, (batch, nodes, features); the identity by default.
 
     Raises:
-        ValueError: counts below one, or a negative number of edge features.
+        ValueError: a number of features or states is below one, or the number of edge features is negative.
 
     Examples:
         >>> import torch
@@ -72,7 +73,7 @@ class FactorGraph(StoredModule):
     def forward(
         self, x: Tensor, edges: Int[Tensor, "edges 2"], edge_features: Tensor | None = None
     ) -> FactorEnergy:
-        """Return the energy of a batch of examples with one graph.
+        """Return the energy of a batch of examples that share one graph.
 
         Args:
             x: input of the encoder, by default features (batch, nodes, features).
@@ -99,7 +100,7 @@ class FactorGraph(StoredModule):
         return FactorEnergy.from_edges(unary, edges, tables)
 
     def _both_ways(self, tables: Tensor) -> Tensor:
-        """Return tables (…, states, states), made symmetric unless edges have directions."""
+        """Make tables (…, states, states) symmetric, unless edges have directions."""
         return tables if self.directed else (tables + tables.mT) / 2
 
     def weights(self) -> Float[Tensor, " weights"]:

@@ -26,15 +26,15 @@ from lmbm_torch.verdicts import number, refuse_unless
 
 
 class Emission(StoredModule):
-    """The base class of log P(x_t | y_t) for observations in rows, with an estimate from weighted rows.
+    """The base class of emission distributions log P(x_t | y_t), which are estimated from weighted rows.
 
     Args:
-        num_states: S.
-        num_features: width of an observation.
+        num_states: the number of states.
+        num_features: the number of features of an observation x_t.
         start: the names of the parameters, each with the start value of all its entries.
 
     Raises:
-        ValueError: counts below one.
+        ValueError: a number is below one.
 
     Examples:
         >>> from lmbm_torch.models.hidden_markov import Bernoulli
@@ -64,21 +64,21 @@ class Emission(StoredModule):
 
     @abstractmethod
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """Return the expected log P of ``smoothing`` pseudo-observations in every state."""
+        """Return the log prior: the expected log P of ``smoothing`` pseudo-observations in each state."""
 
 
 class Multinomial(Emission):
-    """Counts of symbols: log P(x | s) = Σ_v x_v log θ_sv, for symbols in a given order.
+    """Emission of symbol counts x in state s: log P(x | s) = Σ_v x_v log θ_sv, for symbols in a given order.
 
-    A one-hot row is one symbol of a vocabulary. The start is uniform; a pseudo-observation has one of every
-    symbol.
+    A one-hot row is one symbol of a vocabulary. All θ are equal at the start; a pseudo-observation has one of
+    every symbol.
 
     Args:
-        num_states: S.
-        num_features: size of the vocabulary.
+        num_states: the number of states.
+        num_features: the size of the vocabulary.
 
     Raises:
-        ValueError: counts below one.
+        ValueError: a number is below one.
 
     Examples:
         >>> import torch
@@ -94,31 +94,31 @@ class Multinomial(Emission):
         super().__init__(num_states, num_features, log_probability=-math.log(num_features))
 
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
-        """Return Σ_v x_v log θ_sv."""
+        """Return log P(x | s) = Σ_v x_v log θ_sv of each row x and state s."""
         _check_counts(rows)
         return rows @ self.log_probability.mT
 
     def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
-        """Set θ_sv ∝ Σ_t weights_ts x_tv + smoothing."""
+        """Set the probabilities of symbols to θ_sv ∝ Σ_t weights_ts x_tv + smoothing."""
         _check_counts(rows)
         self.log_probability = log_frequencies(_weighted_sums(rows, weights), smoothing)
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """Return smoothing · Σ_s Σ_v log θ_sv."""
+        """Return the log prior smoothing · Σ_s Σ_v log θ_sv."""
         return smoothing * self.log_probability.sum()
 
 
 class Bernoulli(Emission):
-    """Independent bits: log P(x | s) = Σ_v x_v log p_sv + (1 − x_v) log(1 − p_sv).
+    """Emission of independent bits x in state s: log P(x | s) = Σ_v x_v log p_sv + (1 − x_v) log(1 − p_sv).
 
-    The start is p = ½; a pseudo-observation counts a 0 and a 1 of every bit.
+    At the start p = ½; a pseudo-observation has a 0 and a 1 for every bit.
 
     Args:
-        num_states: S.
+        num_states: the number of states.
         num_features: the number of bits.
 
     Raises:
-        ValueError: counts below one.
+        ValueError: a number is below one.
 
     Examples:
         >>> import torch
@@ -133,35 +133,35 @@ class Bernoulli(Emission):
         super().__init__(num_states, num_features, log_odds=0.0)
 
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
-        """Return Σ_v x_v logit(p_sv) + log(1 − p_sv)."""
+        """Return log P(x | s) = Σ_v x_v logit(p_sv) + log(1 − p_sv) of each row x and state s."""
         _check_bits(rows)
         return rows @ self.log_odds.mT + logsigmoid(-self.log_odds).sum(1)
 
     def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
-        """Set p_sv = (Σ_t weights_ts x_tv + smoothing) / (Σ_t weights_ts + 2 smoothing)."""
+        """Set the probabilities p_sv = (Σ_t weights_ts x_tv + smoothing) / (Σ_t weights_ts + 2 smoothing)."""
         _check_bits(rows)
         ones = _weighted_sums(rows, weights)
-        # By rounding, the sum of a bit that is always 1 may exceed the number of rows.
+        # Round-off can make the sum of a bit that is always 1 exceed the number of rows: clamp at 0.
         zeros = (weights.sum(0)[:, None] - ones).clamp(min=0)
         self.log_odds = (ones + smoothing).log() - (zeros + smoothing).log()
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """Return smoothing · Σ_s Σ_v log p_sv + log(1 − p_sv)."""
+        """Return the log prior smoothing · Σ_s Σ_v [log p_sv + log(1 − p_sv)]."""
         return smoothing * (logsigmoid(self.log_odds) + logsigmoid(-self.log_odds)).sum()
 
 
 class Gaussian(Emission):
-    """Independent normal features with a mean and a variance for each state.
+    """Emission of independent normal features, with a mean and a variance for each state and feature.
 
-    The start is mean 0 and variance 1. Pseudo-observations have the same mean and variance, therefore
-    features should be standardised.
+    At the start, the mean is 0 and the variance 1. Pseudo-observations also have mean 0 and variance 1,
+    therefore features should be standardised.
 
     Args:
-        num_states: S.
-        num_features: width of an observation.
+        num_states: the number of states.
+        num_features: the number of features of an observation.
 
     Raises:
-        ValueError: counts below one.
+        ValueError: a number is below one.
 
     Examples:
         >>> import torch
@@ -177,9 +177,9 @@ class Gaussian(Emission):
         super().__init__(num_states, num_features, mean=0.0, variance=1.0)
 
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
-        """Return −½ Σ_v (x_v − mean_sv)² / variance_sv + log(2π variance_sv)."""
+        """Return log P(x | s) = −½ Σ_v [(x_v − mean_sv)² / variance_sv + log(2π variance_sv)]."""
         _check_dense(rows)
-        # State by state: a matrix product would lose digits if means are much larger than deviations.
+        # Subtract the means state by state: a matrix product would lose digits if means are large.
         squares = [
             ((rows - mean).square() / variance).sum(1)
             for mean, variance in zip(self.mean, self.variance, strict=True)
@@ -196,7 +196,7 @@ class Gaussian(Emission):
         self.mean = mean
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """Return −½ smoothing · Σ_s Σ_v (1 + mean_sv²) / variance_sv + log(2π variance_sv)."""
+        """Return −½ smoothing · Σ_s Σ_v [(1 + mean_sv²) / variance_sv + log(2π variance_sv)]."""
         expected = (1 + self.mean.square()) / self.variance + (2 * math.pi * self.variance).log()
         return -smoothing * expected.sum() / 2
 
@@ -208,7 +208,7 @@ def log_frequencies(counts: Tensor, smoothing: float) -> Tensor:
 
 
 def _weighted_sums(rows: Tensor, weights: Tensor) -> Float[Tensor, "states features"]:
-    """Return Σ_t weights_ts x_tv of dense or CSR rows."""
+    """Return for each state s and feature v the weighted sum Σ_t weights_ts x_tv of rows, dense or CSR."""
     return (rows.t() @ weights).mT
 
 
@@ -221,7 +221,7 @@ def _check_bits(rows: Tensor) -> None:
 
 
 def _check_values(rows: Tensor, allowed: Callable[[Tensor], Tensor], wanted: str) -> None:
-    """Raise ValueError unless all entries are allowed; implicit zeros of CSR tensors always are."""
+    """Raise ValueError unless all entries are allowed; implicit zeros of CSR tensors are not checked."""
     fine = allowed(rows.values() if rows.layout == torch.sparse_csr else rows)
 
     def refuse() -> None:
@@ -245,15 +245,15 @@ def positions(
     """Return a mask (batch, length) that is true for positions and false for padding.
 
     Args:
-        features: ``(batch, length, features)`` with padding, or all sequences' positions in turn,
+        features: ``(batch, length, features)`` with padding; or concatenated sequences without padding,
             ``(positions, features)``, dense or CSR.
         lengths: the number of positions of each sequence, at least 1; by default the full length.
-        num_features: width of a position's features.
-        max_length: for positions in turn, the length to pad to; by default the length of the
+        num_features: the number of features of a position.
+        max_length: for concatenated sequences, the length to pad to; by default the length of the
             longest sequence, which the CPU must read from a GPU.
 
     Raises:
-        ValueError: features of another shape, or lengths that do not fit the features.
+        ValueError: features have another shape, or lengths do not fit the features.
     """
     is_padded = features.ndim == 3
     check_shape("x", features, *[None] * (2 if is_padded else 1), num_features)
@@ -287,13 +287,13 @@ def _check_total(lengths: Tensor, rows: int) -> None:
 
 
 def rows_of(features: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """Return the features of all sequences' positions in turn, (positions, features), unpadded."""
+    """Concatenate the features of all sequences, (positions, features), without padding."""
     return features[inside] if features.ndim == 3 else features
 
 
 def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """Pad values of positions in turn, ``(positions, …)``, by 0 to ``(batch, length, …)``."""
-    # Not indexed by the mask: the backward pass would count the true entries, and wait for the GPU.
+    """Pad the values of concatenated sequences, ``(positions, …)``, by 0 to ``(batch, length, …)``."""
+    # Select by computed indices: indexing by a mask would make the backward pass wait for the GPU.
     place = (inside.flatten().cumsum(0) - 1).clamp(0, len(rows) - 1)
     return _masked(rows.index_select(0, place).unflatten(0, inside.shape), inside)
 
@@ -301,10 +301,10 @@ def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
 def at_positions(
     features: Tensor, inside: Bool[Tensor, "batch length"], values: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Return ``values`` of each position's features: ``(batch, length, …)``, 0 in padding."""
+    """Apply ``values`` to the features of all positions; return ``(batch, length, …)`` with 0 in padding."""
     if features.ndim == 2:
         return spread(values(features), inside)
-    # Padding may be NaN, and NaN times 0 is NaN.
+    # Set the padding to 0 first: padding may be NaN, which multiplication by 0 would not remove.
     rows = _masked(features, inside).flatten(0, 1)
     return _masked(values(rows).unflatten(0, inside.shape), inside)
 
@@ -318,9 +318,10 @@ class HiddenMarkov(StoredModule):
 
         P(x, y) = P(y_0) Π_t P(y_t | y_{t−1}) Π_t P(x_t | y_t)
 
-    (max_margin_markov_networks_survey_2003, Equation 5). The log partition is log P(x), and the marginals are
-    conditional on x. :meth:`count` estimates the parameters in closed form from labels; :meth:`maximise` from
-    expected labels, as the M-step of expectation maximisation does. The start is uniform.
+    (max_margin_markov_networks_survey_2003, Equation 5). The log-partition function is log P(x), and the
+    marginals are conditional on x. :meth:`count` estimates the parameters in closed form from labels;
+    :meth:`maximise` from expected labels, as the M-step of expectation maximisation does. At the start, all
+    probabilities are equal.
 
     Args:
         emission: P(x_t | y_t), a module like :class:`Multinomial`, which sets the number of states.
@@ -357,10 +358,10 @@ class HiddenMarkov(StoredModule):
         """Return the energy of a batch.
 
         Args:
-            x: observations, ``(batch, length, features)`` with padding, or the observations of all chains
-                in turn, ``(positions, features)``, dense or, except for normal emissions, CSR.
+            x: observations, ``(batch, length, features)`` with padding, or of concatenated chains,
+                ``(positions, features)``, dense or, except for normal emissions, CSR.
             lengths: the number of positions of each chain; by default the full length of padded ``x``.
-            max_length: for positions in turn, the length to pad to; by default the length of the
+            max_length: for concatenated chains, the length to pad to; by default the length of the
                 longest chain, which the CPU must read from a GPU.
 
         Raises:
@@ -380,7 +381,7 @@ class HiddenMarkov(StoredModule):
         smoothing: float = 1.0,
         weight: Float[Tensor, " batch"] | None = None,
     ) -> None:
-        """Set the MAP parameters given labelled chains: smoothed relative frequencies.
+        """Set the parameters to smoothed relative frequencies in labelled chains, the MAP estimate.
 
         Args:
             x, lengths: see :meth:`forward`.
@@ -416,7 +417,7 @@ class HiddenMarkov(StoredModule):
         *,
         smoothing: float = 1.0,
     ) -> None:
-        """Set the MAP parameters given expected labels (the M-step).
+        """Set the parameters to the MAP estimate given expected labels (the M-step).
 
         Args:
             x, lengths: see :meth:`forward`.
@@ -437,6 +438,6 @@ class HiddenMarkov(StoredModule):
         self.log_transition = log_frequencies(transitions, smoothing)
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """Return the log-likelihood of the ``smoothing`` in :meth:`maximise`, up to a constant."""
+        """Return the log prior that ``smoothing`` in :meth:`maximise` stands for, up to a constant."""
         own = self.log_start.sum() + self.log_transition.sum()
         return smoothing * own + self.emission.log_prior(smoothing)

@@ -18,11 +18,11 @@ __all__ = ["export_onnx"]
 
 
 def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[str, ...]:
-    """Write a model for a runtime without torch, with each tensor of the energy as an output.
+    """Write a model to an ONNX file, with each tensor of the energy as an output.
 
-    The input is called ``x``; the outputs are called as the fields of ``model(x)``, like ``unary``,
+    The input is called ``x``; the outputs are called like the fields of ``model(x)``, such as ``unary``,
     ``parents``, ``ordering`` of a belief network. The batch has any size; fields shared by all examples have
-    no batch axis. The energy's constructor makes the same energy from the outputs.
+    no batch axis. The energy's constructor builds the energy from the outputs.
 
     Args:
         model: the model with the encoder; the file has the model's precision.
@@ -34,7 +34,7 @@ def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[st
 
     Raises:
         ModuleNotFoundError: onnx or onnxscript is not installed.
-        ValueError: fewer than two examples, so the batch axis is unknown.
+        ValueError: there are fewer than two examples, so the batch axis is unknown.
 
     Examples:
         >>> import torch
@@ -64,7 +64,7 @@ def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[st
 
 
 class _Fields(nn.Module):
-    """A module from x to the tensors of the energy."""
+    """A module that maps x to the tensors of the model's energy."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()

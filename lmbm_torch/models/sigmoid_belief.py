@@ -25,7 +25,7 @@ class SigmoidBeliefNetwork(Model):
     encoder, training is convex.
 
     Args:
-        num_features: width of the features, behind the encoder.
+        num_features: the number of features that the encoder returns.
         num_labels: the number of labels.
         ordering: the label at each position; index order by default.
         degree: the size of the largest cliques of labels: 1 makes the labels independent, 2 gives each label
@@ -33,7 +33,7 @@ class SigmoidBeliefNetwork(Model):
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
 
     Raises:
-        ValueError: counts below one, an ordering that is no permutation.
+        ValueError: a number is below one, or the ordering is no permutation.
 
     Examples:
         >>> import torch
@@ -74,12 +74,12 @@ class SigmoidBeliefNetwork(Model):
         A copy takes a fifth of the time of the constructor.
 
         Raises:
-            ValueError: an ordering that is no permutation.
+            ValueError: the ordering is no permutation.
         """
         check_permutation("ordering", ordering, self.num_labels)
         order = torch.tensor(np.asarray(ordering), dtype=torch.int64, device=self.ordering.device)
         other = type(self).__new__(type(self))
-        # The dictionaries of a module hold all of its state.
+        # Copy the module's dictionaries, which hold all of the module's state.
         vars(other).update(
             (name, each.copy() if isinstance(each, dict | set) else each) for name, each in vars(self).items()
         )
@@ -106,7 +106,7 @@ class SigmoidBeliefNetwork(Model):
         return torch.cat([part.flatten() for part in parts])
 
     def couples(self) -> Bool[Tensor, " weights"]:
-        """Return which of :meth:`weights` couple labels: the weights of parents and cliques."""
+        """Return a mask of :meth:`weights`: True for the weights of parents and cliques."""
         alone = self.feature_weight.numel() + self.bias.numel()
         return torch.arange(len(self.weights()), device=self.bias.device) >= alone
 
@@ -129,7 +129,7 @@ class SigmoidBeliefNetwork(Model):
         if clique_weight is None:
             clique_weight = self.clique_weight.new_empty(0)
         check_shape("parent_weight", parent_weight, *self.allowed_parents.shape)
-        # Compared as a whole: with thousands of labels, indices would take more memory than all weights.
+        # Compare whole matrices: with thousands of labels, indices would take more memory than all weights.
         if bool(((parent_weight != 0) & ~self.allowed_parents.to(parent_weight.device)).any()):
             raise ValueError("parent_weight: expected 0 for labels that are no parents, got other numbers")
         self.take(feature_weight, bias, parent_weight, clique_weight)
@@ -138,7 +138,7 @@ class SigmoidBeliefNetwork(Model):
 def _allowed_parents(ordering: Tensor, degree: int) -> Bool[Tensor, "labels labels"]:
     """Return a mask of the labels that may be parents: all earlier labels, or none if the degree is 1."""
     if ordering.is_meta:
-        # Only the shape: operations on "meta" would import torch's compiler, which takes as long as torch.
+        # Return only the shape: operations on "meta" would import torch's compiler, which takes long.
         return torch.empty(len(ordering), len(ordering), dtype=torch.bool, device="meta")
     position = torch.argsort(ordering)
     return (position[None, :] < position[:, None]) & (degree > 1)

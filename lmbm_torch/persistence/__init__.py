@@ -10,7 +10,7 @@ __all__ = ["load", "save"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported late, because checking a saved configuration needs no torch.
+    # Import late: checking a saved configuration needs no torch, whose import takes long.
     if name in __all__:
         return getattr(import_module("lmbm_torch.persistence.files"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """The file format of models, estimators and predictors: a safetensors file with a header of JSON.
 
-Arrays are tensors of the safetensors file. The metadata hold the format, the version, a record of everything
-else as JSON, and the SHA-256 of metadata and tensors. Reading executes no code of the file: the content
-becomes plain values, tensors, and instances of known classes.
+Arrays are tensors of the safetensors file. The metadata hold the format, the version, a record (all else, as
+JSON), and the SHA-256 of metadata and tensors. Reading executes no code of the file: the content becomes
+plain values, tensors, and instances of known classes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lmbm_torch.persistence.stored import Given, Kind, kind_named, kind_of
 
 FORMAT = "lmbm_torch"
 VERSION = 1
-# Exceptions that reading a damaged record may raise.
+# Exceptions that reading a damaged file may raise.
 DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
 # Largest number of bytes in a header: the limit of safetensors itself.
 LONGEST_HEADER = 100_000_000
@@ -37,7 +37,7 @@ _DTYPE = re.compile(r"[<>|](?:[biuf]\d{1,2}|O|U\d{1,6})")
 _NO_SAFETENSORS = (
     "expected a checkpoint or a safetensors file, got a file that is truncated, corrupted or of another kind"
 )
-# Texts that stand for numbers that JSON cannot hold.
+# Numbers that JSON cannot hold, by the texts that stand for them in a file.
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -59,7 +59,7 @@ def write(path: str | PathLike, content: Any, mode: Mode = "x") -> None:
 
     check_free(path, mode)
     state = pack(content)
-    # Tensors are cloned, because safetensors refuses tensors that share memory.
+    # Clone the tensors, because safetensors refuses tensors that share memory.
     tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in state.pop("tensors").items()}
     metadata = {"format": FORMAT, **state}
     metadata["sha256"] = checksum(metadata, tensors)
@@ -72,18 +72,18 @@ def read(path: str | PathLike, given: Given | None = None) -> Any:
     """Return the content of a file, with all tensors on the CPU.
 
     Args:
-        given: arguments that a file cannot hold, from the reader.
+        given: arguments that a file cannot hold, such as an encoder.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is truncated, corrupted, of another format or of another version, or holds an
             instance of a class that is not imported. The message names the file.
     """
-    # The file is opened only once, because another process may replace the file in the meantime.
+    # Open the file only once, because another process may replace the file in the meantime.
     with reading(path, *DAMAGE) as file, file.open("rb") as stream:
         header = _read_header(stream)
         metadata = _metadata(header)
-        # The format is checked first, because a file of another program may hold many tensors.
+        # Check the format before reading tensors, because a file of another program may hold many tensors.
         if metadata.get("format") != FORMAT:
             raise ValueError("expected a file that lmbm_torch wrote, got another safetensors file")
         _check_version(metadata["version"])
@@ -99,8 +99,7 @@ def pack(content: Any, name: str = "content") -> dict[str, Any]:
 
     Args:
         content: see :func:`write`.
-        name: the first part of the tensors' names; the keys that lead to a tensor follow, joined by full
-            stops.
+        name: the start of the tensors' names; the keys that lead to a tensor follow, with dots between.
 
     Returns:
         A dictionary with ``version``, ``record`` (as JSON), and ``tensors`` by name; tensors are not copied.
@@ -114,7 +113,7 @@ def pack(content: Any, name: str = "content") -> dict[str, Any]:
 
 
 def unpack(state: Mapping[str, Any], given: Given | None = None) -> Any:
-    """Return the content that :func:`pack` packed; for ``given`` see :func:`read`.
+    """Convert the result of :func:`pack` back to the content; for ``given`` see :func:`read`.
 
     Raises:
         KeyError: a tensor, or a part of the record, is missing.
@@ -131,7 +130,7 @@ def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        # Tensors are hashed as bytes, because NumPy lacks some of torch's types.
+        # Convert tensors to bytes first, because NumPy lacks some of torch's types.
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
     return digest.hexdigest()
 
@@ -168,11 +167,11 @@ def _tensors(content: bytes) -> dict[str, Tensor]:
 
 
 def _sorted_header(content: bytes) -> bytes:
-    """Sort the header of a file, so that equal content gives equal bytes; safetensors does not sort it."""
+    """Sort the keys of a file's header, unsorted by safetensors: equal content then gives equal bytes."""
     header = _read_header(BytesIO(content))
     text = json.dumps(json.loads(header[8:]), sort_keys=True, separators=(",", ":"))
     encoded = text.encode()
-    # Spaces fill the header, because tensors must begin at a multiple of eight bytes.
+    # Fill the header with spaces, because tensors must begin at a multiple of eight bytes.
     encoded += b" " * (-len(encoded) % 8)
     return len(encoded).to_bytes(8, "little") + encoded + content[len(header) :]
 
@@ -208,7 +207,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
 def _packed_array(value: np.generic | np.ndarray, tensors: dict[str, Tensor], place: str) -> dict[str, Any]:
     array = np.asarray(value)
     if array.dtype.kind in "biuf":
-        # torch takes only arrays in the computer's byte order, and no read-only arrays: convert and copy.
+        # Convert the byte order and copy: torch refuses other byte orders and warns of read-only arrays.
         plain = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
         stored = _stored(torch.from_numpy(plain), tensors, place)
         return {":array": stored, "dtype": array.dtype.str, "is_number": isinstance(value, np.generic)}
@@ -225,20 +224,20 @@ def _stored(tensor: Tensor, tensors: dict[str, Tensor], place: str) -> str:
 
 
 class _Reader:
-    """A converter of a record to values.
+    """A converter of the JSON record of a file to values.
 
     Args:
         tensors: the tensors of the file, by name.
-        given: arguments that a file cannot hold, from the reader.
+        given: arguments that a file cannot hold, such as an encoder.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], given: Given) -> None:
         self._tensors, self._given = tensors, given
-        # Classes are looked up once: a record may hold thousands of rules.
+        # Classes found so far, by name: a record may hold thousands of instances of a class, such as rules.
         self._kinds: dict[str, Kind] = {}
 
     def value(self, packed: Any, depth: int = 0) -> Any:
-        """Return the value that :func:`_packed` packed."""
+        """Convert JSON of :func:`_packed` back to the value."""
         if depth > DEEPEST:
             raise ValueError(f"expected at most {DEEPEST} levels of nesting, got more")
         if isinstance(packed, list):
@@ -254,7 +253,7 @@ class _Reader:
             array = np.array(tensor, dtype=_dtype(packed["dtype"], "biuf"))
             return array[()] if packed["is_number"] else array
         if ":texts" in packed:
-            # The file's width of texts is ignored, because a forged width would reserve too much memory.
+            # Ignore the width of texts in the file: a forged width would reserve too much memory.
             is_object = _dtype(packed["dtype"], "OU").kind == "O"
             return np.array(packed[":texts"], dtype=object if is_object else str)
         if ":tuple" in packed:
@@ -268,7 +267,7 @@ class _Reader:
 
 
 def _dtype(name: str, kinds: str) -> np.dtype:
-    """Return the dtype of a name, after a check of the name: NumPy would accept other texts, too."""
+    """Check the name of a dtype, since NumPy would accept other texts, too; return the dtype."""
     if not _DTYPE.fullmatch(name) or np.dtype(name).kind not in kinds:
         raise ValueError(f"dtype: expected a type of numbers or texts, got {name!r}")
     return np.dtype(name)

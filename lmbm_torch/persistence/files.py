@@ -1,8 +1,8 @@
 """Writer and reader of models, estimators, predictors, checkpoints and run directories.
 
 Checkpoints of Lightning are read without Lightning and without unpickling objects: training adds the
-predictor under the key :data:`RECORD`, packed as in files of :mod:`lmbm_torch.persistence.archives`.
-Lightning's own state holds the weights.
+predictor, without weights, under the key :data:`RECORD`, packed as in files of
+:mod:`lmbm_torch.persistence.archives`; the weights are read from Lightning's own state.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lmbm_torch.persistence.trusted import SavedConfiguration, import_trusted
 RECORD = "lmbm_torch"
 # Prefixes of the names of the model's weights in Lightning's state and in this library's record.
 _OF_STATE, _OF_RECORD = "model.", "saved.estimator.model.weights."
-# Exceptions for a damaged file, and exceptions of torch's restricted unpickler for damaged content.
+# Exceptions that reading a damaged file may raise, and exceptions of torch's unpickler for damaged content.
 _DAMAGED_FILE = (*DAMAGE, EOFError, OSError, struct.error, zipfile.BadZipFile, zlib.error)
 _DAMAGED_PICKLE = (AssertionError, AttributeError, EOFError, IndexError, OverflowError, struct.error)
 
@@ -54,7 +54,7 @@ def read_checkpoint(path: str | PathLike, given: Given | None = None) -> Any:
 
     Args:
         path: the checkpoint.
-        given: arguments that a checkpoint cannot hold, from the reader.
+        given: arguments that a checkpoint cannot hold, such as an encoder.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -63,7 +63,7 @@ def read_checkpoint(path: str | PathLike, given: Given | None = None) -> Any:
             does not fit. The message names the file.
     """
     with reading(path, *_DAMAGED_FILE) as file:
-        # Checksums are compared first, so that no damaged content is interpreted.
+        # Compare checksums first, so that no damaged content is interpreted.
         check_whole(file)
         checkpoint = _unpickled(file)
         if not isinstance(checkpoint, dict) or RECORD not in checkpoint:
@@ -78,10 +78,10 @@ def read_checkpoint(path: str | PathLike, given: Given | None = None) -> Any:
 
 
 def check_whole(file: Path) -> None:
-    """Refuse a checkpoint that is truncated or corrupted.
+    """Raise an error if a checkpoint is truncated or corrupted.
 
     Raises:
-        ValueError: the file is truncated or no zip file, as every checkpoint is; or an entry is corrupted.
+        ValueError: the file is truncated, is no zip file (checkpoints are zip files), or has a bad entry.
         BadZipFile: the zip file is damaged in another way.
     """
     if not zipfile.is_zipfile(file):
@@ -96,7 +96,7 @@ def _unpickled(file: Path) -> Any:
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        # torch's own message is replaced, because it advises to load without the restriction.
+        # Replace torch's own message, which advises to load without the restriction.
         raise ValueError(
             "expected a checkpoint of only tensors and plain values, got a checkpoint with other objects; "
             "nothing of it was executed"
@@ -149,9 +149,9 @@ def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
 def load(path: str | PathLike, *, encoder: Any = None, device: str = "cpu", trust: Sequence[str] = ()) -> Any:
     """Return the model, estimator or predictor of a file, a checkpoint or a run directory.
 
-    Whatever names a file or a directory holds, only parts of the library and of torch are imported or
-    called, see :mod:`lmbm_torch.persistence.trusted`. The file of the model is read first; the configuration
-    of a run is used only for an encoder or a decoder that the file does not hold.
+    Files name classes and functions; only names in the library, listed classes of torch and names in
+    ``trust`` are imported or called, see :mod:`lmbm_torch.persistence.trusted`. The configuration of a run is
+    used only for an encoder or a decoder that the model's file does not hold.
 
     Args:
         path: a file of :func:`save`, a checkpoint of a training, or a run directory.
@@ -195,7 +195,7 @@ def _is_zip(file: Path) -> bool:
 
 
 def _made(folder: Path, trust: Sequence[str], *keys: str) -> Any:
-    """Make the object that a run's configuration describes at a key; return None without a configuration."""
+    """Make the object described at a path of keys in a run's configuration; None without configuration."""
     if not (folder / CONFIG).is_file():
         return None
     return SavedConfiguration.read(folder, trust).make(*keys)

@@ -1,7 +1,7 @@
-"""The base class of all classes with instances in files, and the arguments that a file cannot hold.
+"""The base class of all classes whose instances can be stored in files.
 
-A file names a class of the library by the name, and another class by the import path. Only classes that are
-already imported are used: reading a file never imports a module outside of the library.
+A file contains the name of a class of the library, or the import path of an already imported class: reading a
+file never imports a module outside of the library.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from importlib import import_module
 from typing import Any, Self
 
 LIBRARY = "lmbm_torch."
-# If a file names a class that is not imported yet, these modules of this library are imported: for the class
-# Predictor its module; for all other classes "models", then "estimators".
+# Modules of this library to import if a file names a class that is not imported yet: for the class Predictor
+# its module; for all other classes the packages "models", then "estimators".
 _PREDICTORS = {"Predictor": "prediction.predictor"}
 _ROOMS = ("models", "estimators")
 
 
 @dataclass(frozen=True)
 class Given:
-    """Arguments that a file cannot hold, and that the reader gives.
+    """Arguments that a file cannot hold, and that the caller of :func:`~lmbm_torch.load` passes.
 
     Args:
         encoder: for a model saved with an encoder, a module with the same architecture, or a function that
@@ -35,7 +35,7 @@ class Given:
 
 
 class Stored:
-    """A class whose instances files can hold; by default a dataclass, of which all fields are saved."""
+    """Base class for classes whose instances can be stored in files; by default, all dataclass fields are."""
 
     @classmethod
     def stored_name(cls) -> str:
@@ -66,7 +66,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Kind:
-    """A class that files can hold.
+    """A class whose instances can be stored in files.
 
     Args:
         name: the name of the class in files.
@@ -83,7 +83,7 @@ _ADAPTED: dict[type, Kind] = {}
 
 
 def adapt(kind: type, parts: Callable[[Any], dict[str, Any]], build: Callable[..., Any]) -> None:
-    """Let files hold instances of a class of another library; for arguments see :class:`Kind`."""
+    """Register a class of another library, whose instances files can hold; arguments: see :class:`Kind`."""
     _ADAPTED[kind] = Kind(kind.__name__, parts, build)
 
 
@@ -93,7 +93,7 @@ def kind_of(value: Any) -> Kind | None:
     if issubclass(found, Stored):
         return Kind(found.stored_name(), found.stored_parts, found.from_parts)
     if found not in _ADAPTED and hasattr(value, "fit"):
-        # This module calls ``adapt`` for the transformers of scikit-learn.
+        # Import the module that registers scikit-learn's transformers by ``adapt``.
         import_module(f"{LIBRARY}estimators.common.saving")
     return _ADAPTED.get(found)
 
@@ -105,7 +105,7 @@ def kind_named(name: str) -> Kind:
         ValueError: no imported class has the name.
     """
     for _ in _importing(name):
-        # If a class is defined again, as in a notebook, the last definition counts.
+        # Search backwards: if a class is defined again, as in a notebook, the last definition is used.
         for each in reversed([*Stored.stored_classes()]):
             if each.stored_name() == name:
                 return Kind(name, each.stored_parts, each.from_parts)
@@ -126,7 +126,7 @@ def _importing(name: str) -> Iterator[None]:
         yield
     for room in _ROOMS:
         package = import_module(LIBRARY + room)
-        # First import only the module of this name; import all modules only if there is none.
+        # Import only the class of this name first; import all classes only if that was not enough.
         getattr(package, name, None)
         yield
         for each in package.__all__:

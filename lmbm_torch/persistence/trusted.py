@@ -1,8 +1,8 @@
 """Saved configurations, which may call only parts of the library and trusted names.
 
 A run directory may come from a stranger, and the ``config.yaml`` names functions and classes (``_target_``)
-with arguments. Only :class:`SavedConfiguration` makes objects of a saved configuration, and it checks every
-name first. Command lines and ``--config-dir`` come from the caller and are not checked.
+to call with arguments. Objects are made only by :class:`SavedConfiguration`, after a check of every name.
+Command lines and ``--config-dir`` come from the caller and are not checked.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = []
 LIBRARY = "lmbm_torch"
 TARGET, PARTIAL, CONVERT, RECURSIVE, ARGS = "_target_", "_partial_", "_convert_", "_recursive_", "_args_"
 WORDS_OF_HYDRA = {TARGET, PARTIAL, CONVERT, RECURSIVE, ARGS}
-# Hydra's function that imports the function of a given path; the path is checked like all other names.
+# Hydra's function that imports a function by its path; the path is checked like all other names.
 GET_METHOD = "hydra.utils.get_method"
 # Largest number of bytes in a configuration; a run with 30,000 named labels has less than one million.
 LONGEST = 2**24
-# A reference to a value in the same file; a resolver, such as oc.env, has a colon and does not match.
+# Matches references to values in the same file, but no resolvers such as oc.env, which contain a colon.
 _REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.\[\]]+\}")
 
 _MODULES = """Sequential Identity Flatten Unflatten Linear Bilinear Embedding Dropout Dropout1d Dropout2d
@@ -63,8 +63,8 @@ _MORE_FUNCTIONS = {
     *(f"training.structured.{penalty}" for penalty in ("quadratic", "none", "frobenius")),
 }
 _CLASS_METHODS = ("models.",)
-# The only parts of ``inference`` that a configuration may call: they return answers for an energy. Other
-# parts may have further effects, such as starting a process.
+# Matches the functions of ``inference`` that a configuration may call, which only compute results for an
+# energy. Other functions may have further effects, such as starting a process.
 _ANSWERS = re.compile(
     r"inference\.(\w+\.)*(decode\w*|\w*marginal\w*|log_partition|sample|estimate|relaxed_labels|MatchedInference)"
 )
@@ -114,7 +114,7 @@ class SavedConfiguration:
             content = OmegaConf.create(text)
             _check_interpolations(OmegaConf.to_container(content), _REFERENCE)
             values = OmegaConf.to_container(content, resolve=True)
-            # Checked again, because two resolved references side by side may form a new interpolation.
+            # Check again, because two resolved references side by side may form a new interpolation.
             _check_interpolations(values, None)
             if not isinstance(values, dict):
                 raise ValueError(f"expected a YAML mapping (keys with values), got {type(values).__name__}")
@@ -140,9 +140,9 @@ class SavedConfiguration:
         """Make the object that the configuration describes at a path of keys; None if a key is missing.
 
         Raises:
-            ValueError: a name in the description is not allowed: it is neither a part of the library for
-                runs, nor in :data:`OTHERS`, nor trusted; or the arguments are refused. The message names the
-                key, and tells how to trust the name.
+            ValueError: a name is not allowed (not a part of the library for runs, not in :data:`OTHERS` and
+                not trusted); or the arguments are refused. The message names the key, and tells how to trust
+                the name.
         """
         from hydra.errors import InstantiationException
         from hydra.utils import instantiate
@@ -177,7 +177,7 @@ class SavedConfiguration:
 
 
 def import_trusted(trust: Sequence[str]) -> None:
-    """Import trusted classes, so that files with the instances can be read.
+    """Import trusted classes, to make files with instances of the classes readable.
 
     Raises:
         ValueError: a name cannot be imported.
@@ -192,7 +192,7 @@ def import_trusted(trust: Sequence[str]) -> None:
 
 
 def _way_out(name: Any) -> str:
-    # The advice repeats only names such as mine.Encoder, so that a file cannot make the user type more.
+    # Repeat only names such as mine.Encoder in the advice: a file must not make the user type other text.
     if not isinstance(name, str) or not name.replace(".", "_").isidentifier() or not name.isascii():
         return ""
     return (
@@ -225,7 +225,7 @@ def _check_interpolations(node: Any, allowed: re.Pattern[str] | None) -> None:
 
 
 def _nodes(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every node that has a target, at any depth, with the path of keys to the node."""
+    """Yield every dictionary with a ``_target_``, at any depth, with the path of keys."""
     if isinstance(value, dict):
         if TARGET in value:
             yield key, value
@@ -239,7 +239,7 @@ def _nodes(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 def _is_part(name: str) -> bool:
     """Return whether a name leads to a class or function of the library that a run may call.
 
-    The module that defines the object decides, because a module's attributes include all of the imports.
+    The module that defines the object is checked, because a module's attributes include all imports.
     """
     library, _, rest = name.partition(".")
     if library != LIBRARY or rest.partition(".")[0] not in _ROOMS:
@@ -266,7 +266,7 @@ def _is_part(name: str) -> bool:
 
 
 def _located(name: str) -> Any:
-    """Return the object of a dotted name; a name in the library must not lead to another library's module.
+    """Import the object of a dotted name; a name in the library must not lead to another library's module.
 
     Raises:
         AttributeError, ImportError: there is no such object.

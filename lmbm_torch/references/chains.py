@@ -1,7 +1,7 @@
 """Three formulations of max-margin Markov networks with the same optimum.
 
-Source: max_margin_markov_networks_survey_2003, Equations 37, 38 and 41. The joint features of a chain are Σ_t
-e_{y_t} ⊗ φ(x_t) and the counts of transitions divided by √η, the root of the penalty on their weights.
+Source: max_margin_markov_networks_survey_2003, Equations 37, 38 and 41. The joint features F of a chain are
+Σ_t e_{y_t} ⊗ φ(x_t), and the counts of transitions divided by √η, where η is the penalty on their weights.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TinyChains:
         return np.concatenate([unary.ravel(), pairs.ravel()])
 
     def differences(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield ΔF, Δt and the differences of the counts of states, over all labellings of each chain."""
+        """Yield for each chain, over all labellings y: features of truth − y, losses, counts of truth − y."""
         for chain, truth in enumerate(self.labels):
             labellings = np.array(list(product(range(self.num_states), repeat=len(truth))))
             own, counts = self.joint_features(chain, truth), np.eye(self.num_states)
@@ -70,6 +70,8 @@ class TinyChains:
 
 def chain_primal(chains: TinyChains) -> float:
     """Return min ½‖w‖² + Σ_x C_x ξ_x with ξ_x ≥ Δt_x(y) − ⟨w, ΔF_x(y)⟩ for every y (Equation 37).
+
+    Δt_x(y) is the Hamming loss of labelling y, ΔF_x(y) the joint features of the truth minus those of y.
 
     Raises:
         RuntimeError: the solver has found no optimum.
@@ -91,7 +93,7 @@ def chain_primal(chains: TinyChains) -> float:
 
 
 def chain_dual(chains: TinyChains) -> float:
-    """Return max Σ α_x(y) Δt_x(y) − ½‖Σ α_x(y) ΔF_x(y)‖², each chain's α ≥ 0 summing to C_x (Equation 38).
+    """Return the optimum of the dual (Equation 38) of :func:`chain_primal`, over α ≥ 0 with sums C_x.
 
     Raises:
         RuntimeError: the solver has found no optimum.

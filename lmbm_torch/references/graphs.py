@@ -20,15 +20,15 @@ __all__ = ["TinyGraph", "factored_graph_dual"]
 
 @dataclass(frozen=True)
 class TinyGraph:
-    """A graph with the labels of its nodes.
+    """A graph with the true labels of the nodes.
 
     Args:
-        nodes: (nodes, features), with a constant feature if there is one; for a kernel, a matrix R for which
-            R Rᵀ is the kernel matrix.
+        nodes: the features of the nodes, (nodes, features); for a kernel, a matrix R for which R Rᵀ is the
+            kernel matrix.
         edges: pairs of nodes.
-        edge_features: (edges, features), given in the same way as ``nodes``.
+        edge_features: the features of the edges, (edges, features), or a matrix R.
         labels: (nodes,), the true states.
-        cliques: the maximal cliques of a triangulation. If only the edges are given, the dual is that of the
+        cliques: the maximal cliques of a triangulation. If only the edges are given, the dual belongs to the
             relaxation to the local polytope.
 
     Examples:
@@ -49,10 +49,10 @@ class TinyGraph:
 def factored_graph_dual(
     graphs: list[TinyGraph], num_states: int, C: float, *, directed: bool = True
 ) -> float:
-    """Return max Σ_x Σ_i (C − μ_i(truth)) − ½‖w‖² over clique marginals μ that sum to C.
+    """Return the optimum of the dual, max Σ_x Σ_i (C − μ_i(truth)) − ½‖w‖², over clique marginals μ.
 
-    Marginals of two cliques agree on shared nodes. The weights w of nodes are Σ (C e_truth − μ_i) ⊗ φ_i; the
-    weights of edges are the same sum with pairs of states, which are ordered pairs if ``directed``.
+    Marginals sum to C, and agree on nodes that cliques share. The weights w of nodes are Σ (C e_truth − μ_i)
+    ⊗ φ_i; weights of edges are the same sum with pairs of states, which are ordered pairs if ``directed``.
 
     Raises:
         RuntimeError: the solver has found no optimum.

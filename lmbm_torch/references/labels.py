@@ -17,10 +17,10 @@ __all__ = ["hinge_dual", "hinge_primal", "logistic_dual", "logistic_primal"]
 def hinge_primal(
     inputs: np.ndarray, spins: np.ndarray, upper: np.ndarray, *, margin: float = 1.0, free_bias: bool = False
 ) -> tuple[float, np.ndarray, float]:
-    """Return min ½‖w‖² + Σ_l C_l [γ − s_l (⟨w, x_l⟩ + b)]_+, with w and b.
+    """Return min ½‖w‖² + Σ_l C_l [γ − s_l (⟨w, x_l⟩ + b)]_+, a binary SVM, with the best w and b.
 
-    This is a binary SVM. The problem of one label of a belief network has the same form (lmbm_and_lmsbn_2010,
-    Section 2), with the features, a constant and the spins of the parents as inputs.
+    The problem of one label of a belief network has the same form (lmbm_and_lmsbn_2010, Section 2), with the
+    features, a constant and the spins of the parents as inputs.
 
     Args:
         inputs: (instances, columns).
@@ -110,7 +110,7 @@ def logistic_primal(features: np.ndarray, targets: np.ndarray, upper: np.ndarray
 
 
 def logistic_dual(matrix: np.ndarray, targets: np.ndarray, upper: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return max Σ_i C_i H(p_i) − ½‖Σ_iy C_i (t_iy − p_iy) φ(x_i, y)‖², and the distributions p.
+    """Return max Σ_i C_i H(p_i) − ½‖Σ_iy C_i (t_iy − p_iy) φ(x_i, y)‖² (H: entropy), and the distributions p.
 
     Source: dual_optimization_conditional_models_2006, Equation 5, plus the constant that is missing there.
 
@@ -138,6 +138,6 @@ def logistic_dual(matrix: np.ndarray, targets: np.ndarray, upper: np.ndarray) ->
 
 
 def _root(gram: np.ndarray) -> np.ndarray:
-    """Return R with R Rᵀ = gram."""
+    """Return a matrix R with R Rᵀ = gram, from the eigenvalues."""
     values, vectors = np.linalg.eigh(gram)
     return vectors * np.sqrt(values.clip(0))

@@ -44,7 +44,7 @@ def machine_primal(problem: SharedProblem) -> tuple[float, SharedWeights]:
 def machine_dual(problem: SharedProblem) -> tuple[float, np.ndarray]:
     """Return max γ Σ α − ½ Σ_j η_j w_j² over 0 ≤ α_il ≤ C_l, and the duals (labels, instances).
 
-    The paper divides by η_j² instead of η_j, although w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl.
+    Here w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl; in the paper's dual, η_j² is printed in place of η_j.
 
     Raises:
         RuntimeError: the solver has found no optimum.

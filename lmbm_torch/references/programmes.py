@@ -1,4 +1,4 @@
-"""The solver of all references, with its tolerances."""
+"""The function that solves all reference programmes, by Clarabel with small tolerances."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLERANCES = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
 
 
 def solve(objective: cp.Minimize | cp.Maximize, constraints: Sequence[cp.Constraint] = ()) -> float:
-    """Return the optimum of a convex programme and leave the solution in the variables.
+    """Solve a convex programme; return the optimal value, and leave the solution in the variables.
 
     Raises:
         RuntimeError: the solver has found no optimum.

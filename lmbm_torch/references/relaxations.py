@@ -1,4 +1,4 @@
-"""The programmes of :mod:`lmbm_torch.inference.relaxations.lp_relaxation` over the local polytope.
+"""Reference programmes for :mod:`lmbm_torch.inference.relaxations.lp_relaxation`, over the local polytope.
 
 Source: large_margin_boltzmann_machines_2009, problem 3.4, relaxed. The log-potentials are parameters of the
 programme: cvxpy compiles one programme for all examples whose couplings are between the same pairs of labels.
@@ -27,10 +27,10 @@ __all__ = []
 
 @dataclass(frozen=True)
 class Relaxation:
-    """A programme for all energies that couple the same pairs of labels.
+    """A convex programme for all energies that couple the same pairs of labels.
 
     Args:
-        polytope: the variables and the parameters.
+        polytope: the local polytope, with the programme's variables and parameters.
         problem: the programme; its value is the maximum of the relaxed score, or the minimum of the relaxed
             loss.
         pairs: the coupled pairs.
@@ -49,7 +49,7 @@ class Relaxation:
 
 
 def score_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]]) -> Relaxation:
-    """Return the programme that maximises the score, without the energy's constant, over the local polytope.
+    """Build the programme that maximises the score, without the energy's constant, over the local polytope.
 
     Args:
         num_labels: the number of labels.
@@ -70,7 +70,7 @@ def score_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]]) -> Relax
 
 
 def hinge_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]], margin: float) -> Relaxation:
-    """Return the programme min Σ_i [margin − m_i]_+ over the local polytope.
+    """Build the programme min Σ_i [margin − m_i]_+ over the local polytope, with local margins m_i.
 
     Args:
         num_labels: the number of labels.
@@ -103,8 +103,7 @@ def relax(
     Both are in float64 on the CPU.
 
     Args:
-        relaxation: a programme for the number of labels of the energy, and for at least the pairs that it
-            couples.
+        relaxation: a programme for the energy's number of labels, which includes all coupled pairs.
         energy: a Boltzmann machine.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Structural SVMs over given cutting planes; with planes of all labellings, the exact structural SVM."""
+"""Reference programmes of structural SVMs over given cutting planes; planes of all labellings are exact."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = []
 
 
 def statistics(problem: StructuralProblem, planes: CuttingPlanes) -> np.ndarray:
-    """Return the statistics ψ of each plane, dense: (planes, outputs · (features + 1) + couplings)."""
+    """Return the statistics ψ of all planes as a dense matrix, (planes, weights)."""
     every = []
     for p, example in enumerate(planes.example):
         rows = problem.features[problem.start[example] : problem.start[example + 1]]
@@ -41,8 +41,8 @@ def statistics(problem: StructuralProblem, planes: CuttingPlanes) -> np.ndarray:
 def structural_primal(problem: StructuralProblem, planes: CuttingPlanes) -> CertifiedWeights:
     """Return min ½‖w‖² + Σ_l C_l ξ_l with ξ_l ≥ loss_p − ⟨w, ψ_p⟩ for each plane p of example l, and ξ ≥ 0.
 
-    ``dual`` is the value of the dual variables of the solver; it differs from ``primal`` by about 1e-9. Every
-    example needs at least one plane, such as the plane of the true labelling.
+    The solver's dual variables give ``dual``, which differs from ``primal`` by about 1e-9. Every example
+    needs at least one plane, such as the plane of the true labelling.
 
     Raises:
         RuntimeError: the solver has found no optimum.
@@ -95,7 +95,7 @@ def structural_dual(problem: StructuralProblem, planes: CuttingPlanes) -> float:
         0.125
     """
     psi, width = statistics(problem, planes), problem.num_outputs * (problem.num_features + 1)
-    # A division of the couplings' statistics by √penalty has the same effect as the penalty.
+    # Divide the couplings' statistics by √penalty, which has the same effect as the penalty.
     psi[:, width:] /= np.sqrt(problem.coupling_penalty)
     alpha = cp.Variable(len(planes.loss), nonneg=True)
     of_example = (planes.example == np.arange(problem.num_examples)[:, None]).astype(float)

@@ -14,7 +14,7 @@ TINY = float(np.finfo(np.float64).tiny)
 
 
 class Certified:
-    """A primal value and a dual value; arrays for several problems. No dual value exceeds the optimum."""
+    """A primal value and a dual value, never above the primal minimum; arrays for several problems."""
 
     primal: Any
     dual: Any
@@ -27,11 +27,11 @@ class Certified:
 
 
 class SolverState(Certified):
-    """Base class of the solvers' states, immutable records.
+    """Base class for the immutable records of a solver's state after an iteration.
 
     Attributes:
         num_iters: iterations made so far. The seed and ``num_iters`` determine the random numbers of the next
-            iteration, so a stored state resumes without a difference.
+            iteration, so a run resumed from a stored state gives the same result as an uninterrupted run.
     """
 
     num_iters: int
@@ -42,12 +42,12 @@ class SolverState(Certified):
 
 
 def relative_gap(difference: np.ndarray | float, value: np.ndarray | float) -> np.ndarray:
-    """Return the absolute difference of two objectives, relative to ``value``.
+    """Return the absolute value of ``difference`` (primal minus dual value), divided by ``value``.
 
-    The sign is dropped: a dual value above the primal value belongs to infeasible duals, and must not count
-    as a closed gap.
+    The absolute value matters: only infeasible dual variables give a dual value above the primal value, and
+    the negative difference must not pass for a closed gap.
     """
-    # In a problem whose losses all have weight zero, primal and dual are 0; the gap is then 0, not NaN.
+    # Divide by at least TINY: if all losses have weight 0, both values are 0, and the gap is 0, not NaN.
     return np.abs(difference) / np.maximum(value, TINY)
 
 
@@ -90,7 +90,7 @@ def run(
     The gap is
 
     * with dual variables: the duality gap relative to the primal value. For the label problems of a belief
-      network every label's own gap must be at most ``tol``; Pegasos bounds the gap of all labels together;
+      network, the gap of each label must be at most ``tol``; for Pegasos, the gap of all labels together;
     * for :mod:`~.structural.lbfgs`: the larger of two numbers, the gradient's norm relative to the norm at
       zero weights, and the gain of the last step relative to the objective;
     * for :mod:`~.chains.iterative_scaling`: Σ |observed − expected counts| / Σ observed counts;
@@ -100,8 +100,8 @@ def run(
         solver: a module of this package, such as :mod:`~.networks.dual_coordinate`.
         problem: the problem for the solver's ``init``.
         tol: gap at which to stop.
-        max_iter: the largest number of iterations; ``state.gap`` tells the gap that was reached. If missing
-            labels are imputed between stages, the limit holds for each stage.
+        max_iter: the largest number of iterations; ``state.gap`` is the gap reached. If missing labels are
+            imputed between stages, the limit holds for each stage.
         start: state to continue from, by default ``solver.init(problem)``. The duals of a similar problem,
             for example with a smaller C, are a good start: ``start=solver.init(problem, duals)``.
         callback: function of the state, called after every update, for logs and checkpoints; an exception
@@ -135,7 +135,7 @@ def run(
             before, left = state, end - state.num_iters
             state = step(solver, problem, state, tol=tol, left=left, watched=callback is not None, **settings)
             if state is before:
-                # The solver cannot make progress.
+                # An update that returns the same state cannot make progress, so the stage ends.
                 break
             for tell in (callback, progress):
                 if tell is not None:
@@ -154,13 +154,13 @@ def step(
     watched: bool = True,
     **settings: Any,
 ) -> State:
-    """Run one ``update`` of at most ``left`` iterations."""
+    """Run one ``update`` of at most ``left`` iterations, and return the new state."""
     limits = getattr(solver, "limits", lambda *_: {})
     return solver.update(problem, state, **limits(state, tol, left, watched), **settings)
 
 
 def at_most(iterations: int) -> Callable[..., dict[str, Any]]:
-    """Return the ``limits`` function of a solver with ``iterations`` iterations between two certificates."""
+    """Return a ``limits`` function that allows ``iterations`` iterations before the gap is computed again."""
 
     def limits(state: SolverState, tol: float, left: int, watched: bool) -> dict[str, Any]:
         return {"num_iters": min(iterations, left)}

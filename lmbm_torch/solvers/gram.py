@@ -21,7 +21,7 @@ from lmbm_torch.shapes import Float, Int
 def linear(
     first: Float[Tensor, "first features"], second: Float[Tensor, "second features"]
 ) -> Float[Tensor, "first second"]:
-    """Return ⟨x, x'⟩."""
+    """Return the inner products ⟨x, x'⟩ of all pairs of rows."""
     return first @ second.mT
 
 
@@ -32,7 +32,7 @@ def polynomial(
     degree: float,
     coef0: float,
 ) -> Float[Tensor, "first second"]:
-    """Return (gamma ⟨x, x'⟩ + coef0)^degree."""
+    """Return (gamma ⟨x, x'⟩ + coef0)^degree for all pairs of rows."""
     return (gamma * (first @ second.mT) + coef0).pow(degree)
 
 
@@ -51,8 +51,8 @@ def rbf(
         square_norms = second.square().sum(1)
     square = torch.addmm(square_norms, first, second.mT, beta=-0.5).mul_(2)
     square -= first.square().sum(1)[:, None]
-    # Clamped, since round-off can make a distance negative, and exponentials that underflow (and products
-    # with them) take ten times as long. Powers of two take a quarter of the time of powers of e.
+    # Clamp the exponents: round-off can make a squared distance negative, and exponentials that underflow
+    # take ten times as long. Powers of two take a quarter of the time of powers of e.
     lowest = math.log2(torch.finfo(square.dtype).tiny) + 2
     values = square.mul_(gamma / math.log(2)).clamp_(lowest, 0).exp2_()
     return torch.threshold_(values, 2 ** (lowest + 1), 0.0)
@@ -60,22 +60,22 @@ def rbf(
 
 Index = Tensor | slice
 PairKernel = Callable[[Index, Index], Tensor]
-"""Two sets of instances ``(rows,)``, ``(columns,)`` → their kernel values, ``(rows, columns)``."""
+"""Function of the indices of two sets of instances that returns the kernel values, ``(rows, columns)``."""
 
 
 class Gram(Protocol):
-    """Rows of a symmetric positive semidefinite matrix of kernel values."""
+    """Access by rows to a symmetric positive semidefinite matrix of kernel values."""
 
     num_instances: int
 
     def rows(self, index: Int[Tensor, " rows"] | slice) -> Float[Tensor, "rows instances"]:
-        """Return the kernel values of some instances with all instances; read-only."""
+        """Return the kernel values of the instances ``index`` with all instances; do not write to them."""
         ...
 
     def between(
         self, rows: Int[Tensor, " rows"] | slice, columns: Int[Tensor, " columns"] | slice
     ) -> Float[Tensor, "rows columns"]:
-        """Return the kernel values of the instances ``rows`` with the instances ``columns``; read-only."""
+        """Return the kernel values of the instances ``rows`` with ``columns``; do not write to the values."""
         ...
 
 
@@ -86,7 +86,7 @@ class PrecomputedGram:
     """A matrix of kernel values in memory.
 
     Args:
-        matrix: symmetric. The caller ensures that the matrix is positive semidefinite.
+        matrix: kernel values, symmetric. The caller ensures that the matrix is positive semidefinite.
 
     Raises:
         ValueError: the matrix is not (instances, instances), not finite or not symmetric.
@@ -111,19 +111,19 @@ class PrecomputedGram:
 
 
 class CachedGram:
-    """Rows computed by a function; the first rows requested are kept, as many as fit into memory.
+    """Kernel rows computed on request; the first rows requested are kept, as many as fit into memory.
 
-    Solvers visit all instances in turn, so the row that was used last is needed again last: so rows in memory
-    are never replaced. If all rows fit, a solver that reads all pairs fills the cache.
+    Kept rows are never replaced: solvers visit all instances in turn, so the row just computed is the row
+    needed again last. If all rows fit, a solver that reads all pairs fills the cache.
 
     Args:
         kernel: function of two index sets, returning kernel values.
         num_instances: the number of instances.
-        cache_bytes: the largest number of bytes of kept rows; one more block of rows may be in memory.
+        cache_bytes: the largest number of bytes of the kept rows; computing a block of rows needs more.
 
     Attributes:
-        single: (instances, instances), all values in single precision; one solver stores them for the next
-            solver; read-only.
+        single: (instances, instances), all kernel values in single precision, stored by one solver for the
+            next solver; do not write to the array.
 
     Raises:
         ValueError: ``num_instances`` is below one.
@@ -142,7 +142,7 @@ class CachedGram:
         self._is_matrix = False
 
     def rows(self, index: Int[Tensor, " rows"] | slice) -> Float[Tensor, "rows instances"]:
-        """Return the kernel values of some instances with all instances, from memory if kept."""
+        """Return the kernel values of the instances ``index`` with all instances, from memory if kept."""
         kept = self._room()
         if self._is_matrix:
             return kept[index]
@@ -165,7 +165,7 @@ class CachedGram:
         kept[places] = fresh[:count]
         self._slot[missing[:count]] = places
         self._used += count
-        # In the original order, a slice of rows needs no copy.
+        # If the kept rows are in the original order, reading a slice of rows needs no copy.
         everything = torch.arange(self.num_instances, device="cpu")
         self._is_matrix = self._used == self.num_instances and bool((self._slot == everything).all())
         return found

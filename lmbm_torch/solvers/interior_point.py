@@ -1,4 +1,4 @@
-"""Interior-point method for hinge problems so badly conditioned that coordinate descent is slow.
+"""Interior-point method for minimising hinge losses where bad conditioning makes coordinate descent slow.
 
 The problem is min_w ½‖w‖² + Σ_i u_i [γ − r_i·w]_+ with the dual
 
@@ -24,36 +24,36 @@ from scipy import sparse
 from scipy.linalg.blas import dsyrk  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from scipy.linalg.lapack import dpotrf, dpotrs  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 
-# Number of steps without a smaller gap after which the method ends: only rounding is left.
+# The method ends after this number of steps without a smaller gap: then round-off prevents a smaller one.
 PATIENCE = 12
-# Largest share of the distance to the nearest bound that a step goes.
+# Step length as a share of the distance to the nearest bound: below 1, so duals stay strictly inside.
 TO_THE_BOUND = 0.995
-# Number added to the unit diagonal of a factorised matrix: repeated columns would make it singular.
+# Number added to the diagonal of ones before a factorisation: repeated columns would make a matrix singular.
 RIDGE = 1e-13
 REFINEMENTS = 2
 
-# From right-hand sides, (columns,) or (columns, several), to (I + RᵀΘR)⁻¹ times these.
+# Function from a right-hand side b, (columns,) or (columns, several), to the solution (I + RᵀΘR)⁻¹ b.
 Solve = Callable[[np.ndarray], np.ndarray]
 
 
 class Rows(Protocol):
-    """The operations of the steps on R, (instances, columns)."""
+    """Operations of the interior-point steps on the matrix R, (instances, columns)."""
 
     def times(self, weights: np.ndarray) -> np.ndarray:
-        """Return R w, (instances,)."""
+        """Return the product R w for weights w, (instances,)."""
         ...
 
     def combine(self, duals: np.ndarray) -> np.ndarray:
-        """Return Rᵀα, (columns,)."""
+        """Return the product Rᵀα for duals α, (columns,)."""
         ...
 
     def factorise(self, scale: np.ndarray) -> Solve:
-        """Return a solver of (I + RᵀΘR) for the diagonal Θ ≥ 0, (instances,)."""
+        """Return a function that solves systems with I + RᵀΘR, where ``scale`` is the diagonal Θ ≥ 0."""
         ...
 
 
 class MatrixRows(NamedTuple):
-    """Rows in memory, dense or CSR, in float64.
+    """The matrix R in memory, dense or CSR, in float64.
 
     Args:
         matrix: (instances, columns).
@@ -70,7 +70,7 @@ class MatrixRows(NamedTuple):
         return self.matrix.T @ duals
 
     def factorise(self, scale: np.ndarray) -> Solve:
-        """Compute the smaller of RᵀR and RRᵀ; see :class:`Rows`."""
+        """Factorise the smaller of I + RᵀΘR and I + Θ^½RRᵀΘ^½, and return a solver as in :class:`Rows`."""
         instances, columns = self.matrix.shape
         wide = instances < columns
         root = np.sqrt(scale)
@@ -84,7 +84,7 @@ class MatrixRows(NamedTuple):
         inner = factorised(gram)
 
         def solve(right: np.ndarray) -> np.ndarray:
-            # With fewer instances than columns, by the matrix inversion lemma.
+            # If there are fewer instances than columns, use the matrix inversion lemma.
             return right - scaled.T @ inner(scaled @ right) if wide else inner(right)
 
         def refined(right: np.ndarray) -> np.ndarray:
@@ -97,10 +97,13 @@ class MatrixRows(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """A point inside the box, with multipliers z of 0 ≤ α and v of α ≤ u; all (instances,) and positive.
+    """Duals α strictly between 0 and u, with the multipliers of both bounds; all (instances,), positive.
 
     Args:
+        duals: α.
         room: u − α, stored separately because the difference would round to zero.
+        low: multipliers z of the bound 0 ≤ α.
+        high: multipliers v of the bound α ≤ u.
     """
 
     duals: np.ndarray
@@ -124,7 +127,7 @@ class _Point(NamedTuple):
         return _Point(*(value + length * change for value, change in zip(self, step, strict=True)))
 
     def longest(self, step: _Point) -> float:
-        """Return the longest step, up to 1, with all entries at or above zero."""
+        """Return the largest factor of ``step``, up to 1, with which all entries stay non-negative."""
         return min(
             float((value[change < 0] / -change[change < 0]).min(initial=1.0))
             for value, change in zip(self, step, strict=True)
@@ -134,7 +137,7 @@ class _Point(NamedTuple):
 def ascend(
     rows: Rows, upper: np.ndarray, margin: float, tol: float, stop: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return duals strictly inside the box, (instances,), with a relative gap of at most ``tol``.
+    """Maximise the dual; return duals α, 0 < α < u, (instances,), with a relative gap of at most ``tol``.
 
     If C · (range of the columns)² is above about 1e13, float64 cannot represent the solution; then the best
     duals so far are returned.
@@ -144,7 +147,7 @@ def ascend(
         upper: u > 0, (instances,).
         margin: γ.
         tol: relative duality gap at which to stop.
-        stop: (1,), another thread sets it to true to end the iterations.
+        stop: (1,); another thread sets the entry to true to end the iterations.
     """
     point = _Point.middle(rows, upper, margin)
     best, least, since = point.duals, np.inf, 0
@@ -186,7 +189,7 @@ def _step(rows: Rows, point: _Point, beyond: np.ndarray) -> _Point:
 
 
 def factorised(matrix: np.ndarray) -> Solve:
-    """Return a solver for a positive definite matrix; units may differ, and only the lower half is read."""
+    """Factorise a positive definite matrix, of which only the lower half is read; return the solver."""
     unit = 1 / np.sqrt(np.diagonal(matrix))
     scaled = unit[:, None] * matrix * unit
     scaled.flat[:: len(scaled) + 1] += RIDGE

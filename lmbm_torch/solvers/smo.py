@@ -43,18 +43,19 @@ MOST_WORK = 1e10
 ROWS_AT_ONCE = 256
 NEWTON_STEPS = 60
 CONJUGATE_STEPS = 200
-# The method ends at this share of the initial squared gradient, the limit of double precision.
+# Newton's method ends at this share of the first squared gradient norm: double precision allows no less.
 SOLVED = 1e-20
-# Least share of the gain that the slope promises.
+# A step must gain at least this share of what the slope predicts (Armijo's rule).
 ENOUGH = 1e-4
 SHORTEST_STEP = 1e-8
 BLOCK = 64
 CERTIFIED_AT_ONCE = 256
-# Number of pair steps in each visit: D in Algorithm 1.
+# Number of steps on pairs of classes in each visit of an instance: D in Algorithm 1.
 PAIR_STEPS = 10
-# Number of passes between two certificates; a certificate costs a pass over all instances.
+# Number of passes between two computations of the duality gap, which take as long as a full pass.
 PASSES_AT_ONCE = 4
-# Number of passes that solves most problems; then the decrease of the gap predicts how many more are needed.
+# Number of passes that suffices for most problems. Otherwise, the cost of further passes is estimated then,
+# and compared with Newton's method.
 NEWTON_AFTER = 24
 
 
@@ -68,7 +69,7 @@ class MulticlassProblem:
     Args:
         gram: kernel values between instances.
         targets: distributions over the classes, float64; one-hot for observed classes.
-        upper: C_i of each instance, float64, above zero.
+        upper: weights C_i of the instances' losses, float64, above zero.
 
     Raises:
         ValueError: a shape is wrong; targets have negative entries or do not sum to one; a weight is not
@@ -90,7 +91,7 @@ class MulticlassProblem:
     def scores(
         self, rows: Tensor, coef: Float[Tensor, "instances classes"]
     ) -> Float[Tensor, "block classes"]:
-        """Return ⟨w, φ(x_i, y)⟩ = Σ_j k(x_i, x_j) coef_jy, accumulated in the kernel's own dtype."""
+        """Return the scores ⟨w, φ(x_i, y)⟩ = Σ_j k(x_i, x_j) coef_jy, added up in the kernel's dtype."""
         return (rows @ coef.to(rows.dtype)).to(coef.dtype)
 
     def among(self, rows: Tensor, index: Int[Tensor, " block"]) -> Float[Tensor, "block block"]:
@@ -107,8 +108,8 @@ class JointProblem:
 
     Args:
         matrix: kernel values, float64, symmetric and positive semidefinite as a matrix of pairs (x, y).
-        targets: see :class:`MulticlassProblem`.
-        upper: see :class:`MulticlassProblem`.
+        targets: distributions over the classes, see :class:`MulticlassProblem`.
+        upper: weights C_i of the instances' losses, see :class:`MulticlassProblem`.
 
     Raises:
         ValueError: see :class:`MulticlassProblem`; kernel values are not finite or not symmetric.
@@ -133,7 +134,7 @@ class JointProblem:
     def scores(
         self, rows: Tensor, coef: Float[Tensor, "instances classes"]
     ) -> Float[Tensor, "block classes"]:
-        """Return ⟨w, φ(x_i, y)⟩ = Σ_jy' k((x_i, y), (x_j, y')) coef_jy'."""
+        """Return the scores ⟨w, φ(x_i, y)⟩ = Σ_jy' k((x_i, y), (x_j, y')) coef_jy'."""
         return torch.einsum("bcnk,nk->bc", rows, coef)
 
     def among(
@@ -172,10 +173,10 @@ def largest_rank(num_instances: int, num_classes: int, passes: float) -> int:
 def low_rank_factor(gram: Gram, max_rank: int) -> Float[Tensor, "instances rank"] | None:
     """Compute L with L Lᵀ = K up to round-off, by Cholesky's method with pivots.
 
-    Every row of the kernel is read once for the diagonal, and the rows of the pivots again.
+    Every row of the kernel matrix K is read once for the diagonal, and the rows of the pivots again.
 
     Returns:
-        L in float64; None if the rank is above ``max_rank``.
+        L in float64, or None if the rank of K is above ``max_rank``.
     """
     num_instances = gram.num_instances
     blocks = [slice(first, first + ROWS_AT_ONCE) for first in range(0, num_instances, ROWS_AT_ONCE)]
@@ -200,14 +201,14 @@ def maximise(
     targets: Float[Tensor, "instances classes"],
     upper: Float[Tensor, " instances"],
 ) -> Float[Tensor, "instances classes"]:
-    """Return the model's distributions over the classes at the optimum, with entries above zero.
+    """Fit W by Newton's method, and return the predicted distributions over the classes, above zero.
 
     Args:
-        factor: L.
-        targets: t.
-        upper: C.
+        factor: L with L Lᵀ = K, the kernel matrix.
+        targets: distributions over the classes.
+        upper: weights C_i of the instances' losses.
     """
-    # Start at zero: for large C, the weights of duals far from the optimum are a worse start.
+    # Start at zero: for large C, weights computed from duals far from the optimum are a worse start.
     weights = factor.new_zeros(factor.shape[1], targets.shape[1])
     value, scores = _value(factor, targets, upper, weights)
     first = None
@@ -228,7 +229,7 @@ def maximise(
                 break
             share /= 2
         else:
-            # Round-off hides the remaining gain.
+            # No step length gains enough: round-off hides the remaining gain, so stop.
             break
         weights, value, scores = moved, after, moved_scores
     probabilities = scores.softmax(-1).clamp(min=1e-300)
@@ -269,14 +270,15 @@ def _newton_step(factor: Tensor, upper: Tensor, model: Tensor, gradient: Tensor)
 
 
 def _preconditioner(factor: Tensor, upper: Tensor, model: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a solver for each class's own Hessian, 1 + Lᵀ diag(C p (1 − p)) L."""
+    """Return a function that solves, for each class, a system with the Hessian I + Lᵀ diag(C p (1 − p)) L."""
     identity = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
     weight = upper[:, None] * model * (1 - model)
     blocks = [identity + factor.mT @ (weight[:, each, None] * factor) for each in range(model.shape[1])]
     hessians = torch.stack(blocks)
     lower, failed = torch.linalg.cholesky_ex(hessians)
     if failed.any():
-        # With extremely large weights the identity vanishes by round-off; any positive definite matrix works.
+        # If the weights C are extremely large, round-off removes the identity; then add a larger multiple of
+        # the identity: any positive definite matrix is a valid preconditioner.
         round_off = 10 * len(identity) * torch.finfo(identity.dtype).eps
         largest = hessians.diagonal(dim1=-2, dim2=-1).amax(-1)
         lower = torch.linalg.cholesky(hessians + round_off * largest[:, None, None] * identity)
@@ -296,7 +298,7 @@ class LogisticState(SolverState):
         coef: C_i (t_i − α_i); kernel values times ``coef`` give scores.
         divergences: C_i KL(α_i ‖ p_i), each instance's share of the duality gap.
         primal: the objective at the weights of the duals.
-        num_iters: the number of passes over instances, see :class:`~lmbm_torch.solvers.base.SolverState`.
+        num_iters: the number of passes over the instances so far.
         halfway: the gap after half of ``NEWTON_AFTER`` passes, to estimate the number of further passes.
     """
 
@@ -341,7 +343,7 @@ def update(
     tol: float | None = None,
     seed: int = 0,
 ) -> LogisticState:
-    """Make passes over the instances that contribute to the gap, then compute a new certificate.
+    """Make passes over the instances that contribute to the gap, then compute the duality gap again.
 
     Args:
         num_iters: the number of passes.
@@ -350,12 +352,12 @@ def update(
         seed: the seed of the order of the instances.
 
     Raises:
-        ValueError: the state is of another problem, or ``num_iters`` is below one.
+        ValueError: the state does not fit the problem, or ``num_iters`` is below one.
     """
     check_count("num_iters", num_iters)
     check_shape("state.probabilities", state.probabilities, *problem.targets.shape)
     if tol is not None and state.num_iters == NEWTON_AFTER and isinstance(problem, MulticlassProblem):
-        # Passes until ``tol``, by the decrease of the gap in the last half of ``NEWTON_AFTER``.
+        # Estimate the passes until ``tol`` from the decrease of the gap in the last NEWTON_AFTER / 2 passes.
         ahead, halfway, gap = np.inf, state.halfway, state.gap
         if gap < halfway:
             ahead = NEWTON_AFTER / 2 * np.log(gap / tol) / np.log(halfway / gap)
@@ -365,7 +367,7 @@ def update(
     probabilities, coef = state.probabilities.clone(), state.coef.clone()
     divergences = state.divergences.clone()
     for made in range(state.num_iters, state.num_iters + num_iters):
-        # The instances that make up nearly all of the gap.
+        # Visit only the instances that make up nearly all of the gap.
         violators = (divergences > 0.01 * divergences.mean()).nonzero()[:, 0]
         for index in _blocks(violators, seed, made):
             rows = problem.rows(index)
@@ -380,18 +382,18 @@ def update(
 
 
 def limits(state: LogisticState, tol: float, left: int, watched: bool) -> dict[str, Any]:
-    """Return arguments for the next ``update``."""
+    """Return the arguments ``tol`` and ``num_iters``, at most ``left``, for the next ``update``."""
     return {"tol": tol, "num_iters": min(PASSES_AT_ONCE, left)}
 
 
 def finish(problem: MulticlassProblem, state: LogisticState, passes: float = np.inf) -> LogisticState:
-    """Run Newton's method if the kernel has a low rank; return its state if the dual value is higher.
+    """Run Newton's method if the kernel has a low rank; return the state with the higher dual value.
 
     Args:
         passes: the largest cost, in units of passes over the instances.
 
     Raises:
-        ValueError: the state is of another problem.
+        ValueError: the state does not fit the problem.
     """
     check_shape("state.probabilities", state.probabilities, *problem.targets.shape)
     instances, classes = problem.targets.shape
@@ -411,7 +413,7 @@ def _blocks(index: Tensor, seed: int, made: int) -> Iterator[Tensor]:
 
 
 def _certified(problem: Problem, probabilities: Tensor, num_iters: int) -> LogisticState:
-    """Compute both values at the duals from all kernel values."""
+    """Return the state at given duals, with primal and dual values computed from all kernel values."""
     coef = problem.upper[:, None] * (problem.targets - probabilities)
     square_norm, loss = 0.0, 0.0
     divergences = torch.empty_like(problem.upper)
@@ -427,7 +429,7 @@ def _certified(problem: Problem, probabilities: Tensor, num_iters: int) -> Logis
 
 
 def _divergence(probabilities: Tensor, scores: Tensor) -> Tensor:
-    """Return KL(α ‖ softmax(f)), a sum of non-negative terms, accurate for small values."""
+    """Compute KL(α ‖ softmax(scores)) as a sum of non-negative terms, accurate for small values."""
     log_model = scores.log_softmax(-1)
     difference = probabilities.log() - log_model
     near = difference.clamp(-1, 1)
@@ -439,10 +441,10 @@ def _divergence(probabilities: Tensor, scores: Tensor) -> Tensor:
 def _block_pass(
     problem: Problem, gram: Tensor, upper: Tensor, scores: Tensor, own: Tensor, found: Tensor
 ) -> None:
-    """Visit each instance of a block once, on the CPU.
+    """Optimise the distribution of each instance of a block once, on the CPU; write ``own`` and ``found``.
 
-    A block on a GPU is copied: a visit computes only a few numbers per class and needs the previous visit, so
-    a GPU would launch some ten kernels for every instance.
+    A block on a GPU is copied to the CPU: each instance needs the results of the instance before, and only a
+    few numbers per class are computed, so a GPU would launch some ten kernels for every instance.
     """
     block = tuple(each.cpu() for each in (gram, upper, scores, own, found))
     backend = kernels("dual.logistic")

@@ -1,4 +1,4 @@
-"""The parts of a run, built from its configuration, and the processes of a run."""
+"""The trainer, the training module and the data of a run, built from the configuration; and its processes."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ RANKS = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
 
 
 def is_follower(trainer: Mapping[str, Any]) -> bool:
-    """Return whether this process is not the first of the run; works before a trainer exists.
+    """Return whether this process is not the first process of the run, before a trainer exists.
 
     Args:
-        trainer: the trainer's arguments by name. In a run of a single process, process numbers are ignored.
+        trainer: the trainer's arguments by name. With one device and one node, process numbers are ignored.
     """
     is_alone = trainer.get("devices", 1) == 1 and trainer.get("num_nodes", 1) == 1
     return not is_alone and any(os.environ.get(name, "0") != "0" for name in RANKS)
 
 
 def starts_others(trainer: Trainer) -> bool:
-    """Return whether this process will start further processes with the command line."""
+    """Return whether this process will start the run's other processes, with the same command line."""
     environment = getattr(trainer.strategy, "cluster_environment", None)
     return trainer.world_size > 1 and environment is not None and not environment.creates_processes_externally
 
 
 def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelDataModule]:
-    """Build trainer, training module and data module of a configuration.
+    """Build the trainer, the training module and the data module from a configuration.
 
     Raises:
-        ValueError: the training cannot be shared by so many processes, or a part refuses its arguments.
+        ValueError: the training cannot run on the number of processes, or a class refuses its arguments.
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     seed_everything(config.seed, verbose=False)
@@ -68,10 +68,9 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
 
 
 def left_out(callbacks: DictConfig | None, data: MultilabelDataModule) -> dict[str, str]:
-    """Return the callbacks that :func:`build` leaves out, by name, with the ``val/…`` that each watches.
+    """Return the callbacks left out by :func:`build`, by name, with the metric monitored by each callback.
 
-    Without a validation part these values do not exist, unless a callback declares in ``logged`` that it logs
-    them.
+    Without a validation part, metrics ``val/…`` do not exist, except metrics in a callback's ``logged``.
     """
     if len(data.validation_set):
         return {}
@@ -86,7 +85,7 @@ def _made(parts: Mapping[Any, Any] | None) -> list[Any]:
 
 
 def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelDataModule) -> nn.Module:
-    """Make the model; pass sizes of the data and the label ordering if the model has such arguments."""
+    """Make the model; pass the numbers of features and labels, and the ordering, if the model takes them."""
     asked = inspect.signature(make).parameters
     width = config.model.get("num_features")
     given: dict[str, Any] = {
@@ -99,7 +98,7 @@ def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelD
 
 
 def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule, C: float | str) -> list[int]:
-    """Return the label ordering by a rule; pass sizes or the training set if the rule has such arguments."""
+    """Compute the label ordering by ``choose``, with the arguments that the function takes."""
 
     def units() -> recipe.Units:
         return recipe.units(C, data.train_set.features)

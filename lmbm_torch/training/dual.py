@@ -1,4 +1,4 @@
-"""Training of a linear head in the dual, to a certified duality gap, in Lightning's loops and checkpoints."""
+"""Lightning module for training a linear head in the dual, to a certified duality gap."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHER_ROUTE = "; lmbm_torch.training.gradient.GradientModule (training=gradient)
 
 
 CALIBRATIONS = "scale", "labels", "joint"
-"""Names of calibrations of probabilities."""
+"""Names of the methods for calibrating probabilities, see :class:`DualModule`."""
 
 
 class DualModule(StructuredModule):
@@ -46,27 +46,27 @@ class DualModule(StructuredModule):
     :func:`~lmbm_torch.solvers.networks.dual_coordinate.update` for a belief network and
     :func:`~lmbm_torch.solvers.machines.proximal_newton.update` for a Boltzmann machine. The round is made at
     the first batch of the epoch; a trainer with ``limit_train_batches=1`` draws no further batches. The
-    module logs ``train/objective`` (the primal), ``train/dual`` and ``train/gap``, the relative duality gap;
-    ``EarlyStopping`` with the ``stopping_threshold`` ``tol`` ends the training by this gap. Checkpoints hold
-    the dual variables and the number of passes, so training resumes exactly.
+    module logs ``train/objective`` (the primal value), ``train/dual`` and ``train/gap``, the relative duality
+    gap; ``EarlyStopping`` with ``stopping_threshold=tol`` ends the training by this gap. Checkpoints hold the
+    dual variables and the number of passes, so training resumes exactly.
 
-    Training uses features in the units of C; the weights of the model apply to unscaled features. Missing
-    labels of a Boltzmann machine are completed again and again by the trained model, see
+    Training uses features scaled as C requires; the model's final weights apply to unscaled features. For a
+    Boltzmann machine, the trained model completes missing labels, and is trained again, see
     :mod:`lmbm_torch.fitting.completion`.
 
     Args:
         model: the model to train; its encoder, if any, must have no parameters to train.
         C: the weight of the losses, see :func:`~lmbm_torch.fitting.recipe.units`.
-        coupling_penalty: η_j of a Boltzmann machine's weights of two or more labels, see
+        coupling_penalty: the penalty η_j on weights of cliques of two or more labels, see
             :func:`~lmbm_torch.fitting.recipe.coupling_penalty`; 1 for a belief network.
         tol: the relative gap at which the problem, or the problem of a label, is solved.
         seed: the seed of the order of instances, and of the folds for the calibration.
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
             times the work. ``"labels"`` calibrates each label (:mod:`lmbm_torch.calibration.scales`).
-            ``True`` also calibrates the probability of whole label sets if label sets can be summed: for
-            belief networks, and for Boltzmann machines of at most 22 labels, if some instance has no missing
-            label. ``"joint"`` is like ``True``, but raises an error if label sets cannot be summed;
-            ``"scale"`` fits a common scale.
+            ``True`` also calibrates the probabilities of whole label sets if computable: for belief networks,
+            and for Boltzmann machines of at most 22 labels, if some instance has no missing label.
+            ``"joint"`` is like ``True``, but raises an error if not computable; ``"scale"`` fits a common
+            scale for all labels.
         kwargs: ``decoder`` and ``label_names``, see :class:`StructuredModule`.
 
     Raises:
@@ -106,7 +106,7 @@ class DualModule(StructuredModule):
                 "model: expected an encoder without parameters to train (see requires_grad_), since the dual "
                 f"solver takes features as they are, got {trainable}{OTHER_ROUTE}"
             )
-        # The argument C, for instance "scale"; ``self.C`` is a number.
+        # Keep the argument C, which may be "scale"; ``self.C`` is a number.
         self.penalty_of_losses = C
         self.coupling_penalty = coupling_penalty
         self.tol = tol
@@ -116,7 +116,7 @@ class DualModule(StructuredModule):
         self._has_completed = False
 
     def setup(self, stage: str) -> None:
-        """Check the number of processes."""
+        """Check before a fit that the run has a single process."""
         if stage == "fit":
             self.check_processes(self.trainer.world_size)
 
@@ -129,7 +129,7 @@ class DualModule(StructuredModule):
             )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Make the problem over the whole training set."""
+        """Build the dual problem of the whole training set, and return the solver as an optimizer."""
         self.trainer.fit_loop.setup_data()
         features, labels = self._training_set()
         self._has_completed = self._completes(labels)
@@ -151,13 +151,13 @@ class DualModule(StructuredModule):
         self.log_means(values, batch_size=1, prog_bar=True)
 
     def on_fit_end(self) -> None:
-        """Report the fit, and calibrate probabilities."""
+        """Log the report of the fit, and calibrate probabilities."""
         super().on_fit_end()
         self.calibration = self._calibration() if self.calibrate else None
 
     @torch.no_grad()
     def _calibration(self) -> Calibration | None:
-        """Return scales fitted on predictions for instances that the fold's model was not trained on."""
+        """Fit scales on the predictions for each fold by a model trained on the other folds."""
         features, labels = self._training_set()
         if len(labels) < 2:
             return None
@@ -176,7 +176,7 @@ class DualModule(StructuredModule):
         """
         optimizer: Any = self.optimizers()
         state = optimizer.solver_state
-        # The objective with the features scaled as C requires.
+        # Report the solver's objective, in which features are scaled as C requires.
         own = {"fit/objective": float(np.sum(state.primal)), "fit/gap": state.gap}
         return own if self._has_completed else {**super().report(), **own}
 
@@ -198,9 +198,11 @@ class DualModule(StructuredModule):
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A subset of the training instances, and the problem of training a module's model on the subset.
+    """A subset of the training instances, on which a module's model is trained.
 
     Args:
+        module: the training module, whose settings are used.
+        model: the model to train.
         features: (instances, features), the output of the encoder.
         labels: (instances, labels) in {0, 1}, NaN where missing.
     """
@@ -212,16 +214,16 @@ class _Part:
 
     @cached_property
     def units(self) -> recipe.Units:
-        """Return the units of C."""
+        """Return C as a number, with the scaling of the features."""
         return recipe.units(self.module.penalty_of_losses, self.features)
 
     @cached_property
     def inputs(self) -> Features:
-        """Return the features in the units of C."""
+        """Return the features, scaled as C requires."""
         return self.units.scaled(self.features)
 
     def problem(self, labels: np.ndarray) -> DualProblem:
-        """Return the training problem for labels (complete for a Boltzmann machine), in the units of C."""
+        """Return the dual problem for labels (complete for a Boltzmann machine) and scaled features."""
         module, count = self.module, len(labels)
         weights = observed_weights(None, self.labels) if isinstance(self.model, BoltzmannMachine) else None
         dual = dual_problem(
@@ -243,7 +245,7 @@ class _Part:
         return replace(dual, assign=assign)
 
     def fit(self) -> None:
-        """Train to the end."""
+        """Train the model until the gap is at most the module's ``tol``."""
         limits: dict[str, Any] = {"tol": self.module.tol, "max_iter": MAX_ITER}
         if not self.module._completes(self.labels):
             fit_dual(self.problem(self.labels), **limits)
@@ -259,7 +261,7 @@ class _Part:
 
     @torch.no_grad()
     def predicted(self, rows: np.ndarray) -> np.ndarray:
-        """Return the predicted labels of some instances, (rows, labels), given their known labels."""
+        """Return the predicted labels of the instances ``rows``, (rows, labels), given the known labels."""
         device = self.module.device
         energy = self.model.energy(to_tensor(self.features[rows]).to(device))
         known = torch.from_numpy(self.labels[rows]).to(device)
@@ -268,7 +270,7 @@ class _Part:
 
 
 class DualAscent(torch.optim.Optimizer):
-    """Rounds of a dual solver as a torch optimizer, so Lightning counts and checkpoints the rounds.
+    """A dual solver as a torch optimizer, to let Lightning count the rounds and save the duals.
 
     After every step the model has the weights that belong to the dual variables.
 
@@ -289,7 +291,7 @@ class DualAscent(torch.optim.Optimizer):
 
     @property
     def gap(self) -> float:
-        """Return the relative duality gap; while labels are to be trained, the largest of a label."""
+        """Return the relative duality gap; before the last stage, at least the largest gap of a label."""
         state = self.solver_state
         waits = following_stage(self.problem.problem, state) is not None if self._has_stages else False
         return max(state.gap, float(state.gaps.max())) if waits else state.gap
@@ -299,9 +301,9 @@ class DualAscent(torch.optim.Optimizer):
         return getattr(self.solver_state, "stage", None) is not None
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Make a round over all instances; labels after a label with missing values wait for its solution.
+        """Make a round over all instances.
 
-        Then the missing values are predicted, as in the estimators.
+        When a label with missing values is solved, the values are predicted, and later labels start.
         """
         if closure is not None:
             closure()
@@ -320,14 +322,14 @@ class DualAscent(torch.optim.Optimizer):
         """Resume from dual variables of the same problem.
 
         Raises:
-            ValueError: dual variables of a wrong shape or outside the box.
+            ValueError: dual variables have a wrong shape, or are outside of the bounds.
         """
         self._take(state_dict["dual_coef"].numpy(), state_dict["num_iters"])
         for _ in range(state_dict["stages_done"]):
             self._complete_stage()
 
     def _take(self, dual_coef: np.ndarray, num_iters: int) -> None:
-        # Weights are computed from the dual variables, so that a resumed run has exactly the same weights.
+        # Compute weights from the dual variables, so that a resumed run has exactly the same weights.
         stage = {"stage": self.solver_state.stage} if self._has_stages else {}
         self.solver_state = replace(self.problem.init(dual_coef), num_iters=num_iters, **stage)
         self.problem.assign(self.solver_state.weights)
@@ -344,11 +346,11 @@ class DualAscent(torch.optim.Optimizer):
 
 
 class CompletingAscent(DualAscent):
-    """Rounds over completed labels; the trained model completes the labels again until they stay the same.
+    """A dual solver for labels with missing values, which the trained model completes until none changes.
 
     Args:
         part: instances with some missing labels.
-        complete: (instances, labels), the first completion.
+        complete: (instances, labels), the first completed labels.
     """
 
     def __init__(
@@ -358,7 +360,7 @@ class CompletingAscent(DualAscent):
         self.part, self.complete, self.rounds = part, complete, 1
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Make a round over all instances; when a completion is solved, continue with a new completion."""
+        """Make a round over all instances; once the gap is small, complete the labels again and restart."""
         super().step(closure)
         if self.solver_state.gap > self.tol or self.rounds == recipe.ROUNDS:
             return
@@ -370,11 +372,11 @@ class CompletingAscent(DualAscent):
             self.solver_state = replace(self.problem.init(), num_iters=self.solver_state.num_iters)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the ascent, and the completed labels."""
+        """Return the dual variables, the number of passes, and the completed labels."""
         return {**super().state_dict(), "complete": torch.from_numpy(self.complete), "rounds": self.rounds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from dual variables of the same problem and the same completion."""
+        """Resume from stored dual variables and completed labels."""
         self._begin(state_dict["complete"].numpy(), state_dict["rounds"])
         super().load_state_dict(state_dict)
 

@@ -17,21 +17,21 @@ from lmbm_torch.verdicts import one_door
 
 
 class GradientModule(StructuredModule):
-    """Stochastic gradient steps on penalty + C Σ_l loss_l, over the weights of the model's head and encoder.
+    """A training module that minimises penalty + C Σ_l loss_l by stochastic gradients, encoder included.
 
     A step takes the gradient of penalty + C·N·mean(loss of the batch), divided by the number N of instances,
-    so that a learning rate means the same for few and for many instances.
+    for a learning rate independent of the number of instances.
 
-    The loss decides how missing labels (NaN) count: :func:`~lmbm_torch.losses.local_hinge` of a belief
+    The loss decides about missing labels (NaN): :func:`~lmbm_torch.losses.local_hinge` of a belief
     network ignores missing labels, :func:`~lmbm_torch.losses.exact_negative_log_likelihood` of any model sums
     over missing labels, and other losses refuse missing labels.
 
     Args:
         model: the model to train, including an encoder, if any.
-        loss: (energy, labels) → ``(batch,)``.
-        optimizer: groups of parameters → optimizer, for example ``partial(torch.optim.Adam, lr=0.01)``.
-            Weight decay applies only to the encoder, since the objective regularises the head.
-        scheduler: optimizer → learning rate scheduler, with one step for each epoch.
+        loss: function from energy and labels to losses, ``(batch,)``.
+        optimizer: function from parameter groups to an optimizer, such as ``partial(torch.optim.Adam,
+            lr=0.01)``. Weight decay applies only to the encoder, since the objective regularises the head.
+        scheduler: function from the optimizer to a learning rate scheduler, stepped each epoch.
         kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of
             :class:`~lmbm_torch.training.structured.StructuredModule`.
     """
@@ -50,7 +50,7 @@ class GradientModule(StructuredModule):
         self.scheduler = scheduler
 
     def configure_optimizers(self) -> Any:
-        """Make the optimizer; weight decay applies to parameters of the encoder only."""
+        """Make the optimizer and the scheduler; weight decay applies only to parameters of the encoder."""
         groups: list[dict[str, Any]] = [{"params": [], "weight_decay": 0.0}, {"params": []}]
         for name, value in self.model.named_parameters():
             if value.requires_grad:
@@ -60,17 +60,16 @@ class GradientModule(StructuredModule):
 
     @one_door
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        """Return an unbiased estimate of the objective divided by N."""
+        """Return an unbiased estimate of the objective divided by N, the number of instances."""
         return self.objective(self.loss(self.model(batch.features), batch.labels), batch_idx)
 
     def objective(self, losses: Tensor, batch_idx: int) -> Tensor:
-        """Return the objective divided by N, estimated from the losses of a batch, and log the objective.
+        """Estimate the objective divided by N from the losses of a batch, log the objective, and return it.
 
-        The mean over several processes counts each row of the batch once.
+        In the mean over several processes, each row of the batch has the same weight.
         """
         own, divisor = self.share(len(losses), batch_idx)
-        # A sum instead of a mean: its gradient is one number for all examples, which matrix_bp need not
-        # compare.
+        # Sum the losses: the gradient of a sum is one number for all examples, which is faster in matrix_bp.
         total = (losses if own == len(losses) else losses[:own]).sum()
         penalty = self.penalty(self.model) / self.num_instances
         objective, mean = penalty + self.C * (total / divisor), total.detach() / max(own, 1)
@@ -80,11 +79,11 @@ class GradientModule(StructuredModule):
         return objective
 
     def share(self, count: int, batch_idx: int) -> tuple[int, float]:
-        """Return the number of rows at the start of a batch that enter the loss, and the loss's divisor.
+        """Return how many rows of a batch enter the loss, from the start, and the divisor of their sum.
 
-        With several processes, each process's part of the rows is padded to the same length by rows of other
-        processes. The padding comes last and does not enter the loss. Each sum is divided by the mean number
-        of rows of a process.
+        With several processes, the rows of each process are padded to the same number by rows of other
+        processes. The padding comes last, and does not enter the loss. The divisor is the mean number of rows
+        in a process.
         """
         loader: Any = self.trainer.train_dataloader
         sampler = getattr(loader, "sampler", None)
@@ -97,10 +96,10 @@ class GradientModule(StructuredModule):
 
     @torch.no_grad()
     def check_labels(self, part: InstanceDataset) -> None:
-        """Raise ValueError if the loss takes complete labels, but not the first row with missing labels.
+        """Check that the loss accepts missing labels, by the first row with missing labels.
 
         Raises:
-            ValueError: the message has the name of the loss, and the message of the loss.
+            ValueError: the loss refuses the row, but accepts the row with complete labels.
         """
         lacking = part.labels.isnan()
         rows = lacking.any(1).nonzero()
@@ -112,7 +111,7 @@ class GradientModule(StructuredModule):
         try:
             energy = self.model(batch.features)
             refused = _refused(lambda: self.loss(energy, batch.labels))
-            # If complete labels are refused, too, the reason is another one, such as a wrong device.
+            # If complete labels are refused, too, the missing labels are not the reason: raise nothing here.
             if refused is None or _refused(lambda: self.loss(energy, batch.labels.nan_to_num())) is not None:
                 return
         finally:
@@ -128,7 +127,7 @@ class GradientModule(StructuredModule):
 
 
 def _refused(call: Callable[[], Any]) -> ValueError | None:
-    """Return the ValueError that a call raises, or None; restore the state of the random numbers."""
+    """Call a function, and return the ValueError raised, or None; restore the random number generator."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -23,24 +23,24 @@ from lmbm_torch.training.structured import Penalty, none
 from lmbm_torch.verdicts import one_door
 
 LatentLoss = Callable[..., Any]
-"""(energy, labels, inference=…) → ``(batch,)``."""
+"""Function called as ``loss(energy, labels, inference=…)`` that returns the losses, ``(batch,)``."""
 
 
 class LatentModule(GradientModule):
     """A training module for penalty + C Σ_l loss_l of a restricted Boltzmann machine.
 
-    Every loss is called as ``loss(energy, labels, inference=…)``, and predictions use the same inference. The
-    share of training instances for which the inference of the loss converged is logged as
-    ``train/converged``. Checkpoints hold the inference and the number of iterations.
+    The loss and predictions use the same inference. The share of training instances for which the loss's
+    inference converged is logged as ``train/converged``. Checkpoints hold the inference and the number of
+    iterations.
 
     Args:
         model: the model to train, including an encoder, if any.
         loss: a function with an argument ``inference``, which it calls as ``inference(energy, known=None)``,
-            for example :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. The loss decides how missing
-            labels (NaN) count: likelihoods and contrastive losses treat missing labels as hidden units.
+            for example :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. Likelihoods and contrastive
+            losses treat missing labels (NaN) as hidden units.
         inference: the inference for the loss and for prediction.
-        decoder: energy → decoding, for prediction in place of ``inference``. There is a warning for a
-            :class:`MatchedInference` that differs from ``inference``.
+        decoder: function of an energy for prediction in place of ``inference``; a :class:`MatchedInference`
+            that differs from ``inference`` gives a warning.
         C: the weight of the losses.
         penalty: the penalty of the weights; by default none: early stopping is better (paper, footnote 3).
         kwargs: see :class:`GradientModule`.
@@ -68,7 +68,7 @@ class LatentModule(GradientModule):
                 "loss: expected a function without a fixed inference, since the module passes its own"
             )
         if isinstance(decoder, MatchedInference):
-            # If both are equal, use the inference of the training: its number of iterations may change.
+            # If both are equal, use the inference of training, whose number of iterations may change later.
             decoder = None if decoder.check_match(inference) else decoder.decode
         decoder = decoder or inference.decode
         super().__init__(model, loss, C=C, penalty=penalty, decoder=decoder, **kwargs)
@@ -76,11 +76,11 @@ class LatentModule(GradientModule):
         self._last_objective: float | None = None
 
     def check_labels(self, part: InstanceDataset) -> None:
-        """Accept all labels, since missing labels count as hidden units."""
+        """Accept missing labels, which are treated as hidden units."""
 
     @one_door
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Return the objective as ``loss``, and the ``status`` of the last inference, if any."""
+        """Return the objective as ``loss``, and the ``status`` of the loss's last inference or None."""
         statuses: list[Status] = []
 
         def inference(energy: BipartiteEnergy, known: Tensor | None = None) -> Any:
@@ -105,17 +105,17 @@ class LatentModule(GradientModule):
             raise
 
     def report(self) -> dict[str, float]:
-        """Return the mean objective during the last epoch: another pass would double an epoch's time."""
+        """Return the mean objective during the last epoch; a further pass over the data would take long."""
         last = self.trainer.callback_metrics.get("train/objective", self._last_objective)
         return {} if last is None else {"fit/objective": float(last)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the inference, and the last epoch's objective for the report of a run without epochs left."""
+        """Add the inference and the last objective, which a resumed run without epochs left reports."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["latent"] = pack((self.inference, self.report().get("fit/objective")))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Load the number of iterations of a checkpoint; warn if the checkpoint has another inference."""
+        """Load the number of iterations; warn if the checkpoint was trained with another inference."""
         super().on_load_checkpoint(checkpoint)
         trained, self._last_objective = unpack(checkpoint["latent"])
         self.inference.num_iters = trained.num_iters
@@ -123,12 +123,11 @@ class LatentModule(GradientModule):
 
 
 class PersistentModule(LatentModule):
-    """Persistent contrastive divergence: a chain for each training instance, continued from the last state.
+    """A training module for persistent contrastive divergence with a Markov chain for each instance.
 
-    Chains start at the labels (0 for a missing label). They are on the model's device, ordered by the index
-    of the instance, and part of the checkpoint. With several processes, each process has a chain for every
-    instance, and moves the chains of the instances in an epoch; a checkpoint holds the chains of all
-    processes.
+    Chains start at the labels (0 for a missing label), continue from batch to batch, and are stored in
+    checkpoints. With several processes, each process has a chain for every instance, and moves only the
+    chains of the instances that it gets in an epoch; a checkpoint holds the chains of all processes.
 
     Args:
         num_steps: the number of steps of Gibbs sampling for each batch.
@@ -149,19 +148,19 @@ class PersistentModule(LatentModule):
         if self.chains is None:
             self.chains = self.first_chains()
         elif self.chains.ndim == 3:
-            # If there are more processes than in the checkpoint, some start with equal chains, which then
-            # diverge.
+            # If there are more processes than in the checkpoint, some start with equal chains, which soon
+            # differ, since processes draw different random numbers.
             self.chains = self.chains[self.global_rank % len(self.chains)]
         assert self.chains is not None
         self.chains = self.chains.to(self.device)
 
     def first_chains(self) -> Tensor:
-        """Return the first states of the chains: {0, 1} in uint8, a row for each chain."""
+        """Return the states from which the chains start, {0, 1} in uint8, a row for each chain."""
         loader: Any = self.trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
         return loader.labels.nan_to_num().to(uint8)
 
     def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:
-        """Return F(v) − F(v⁻) of each example, and move the chain to v⁻."""
+        """Return F(v) − F(v⁻) of each example (F: free energy), and move the example's chain to v⁻."""
         assert self.chains is not None
         losses, reached = self.loss(
             self.model(batch.features), batch.labels, self.chains[batch.index], self.num_steps
@@ -195,10 +194,10 @@ def by_method(
 
     Args:
         model: the model to train.
-        method: name of the method.
+        method: the name of the method.
         inference: settings of :class:`~lmbm_torch.inference.messages.matching.MatchedInference` except the
             routine.
-        num_steps: the number of steps of Gibbs sampling; by default that of the method.
+        num_steps: the number of steps of Gibbs sampling; by default the number of the method.
         loss: a loss in place of the method's loss, with the same inference.
         kwargs: see :class:`LatentModule`.
 

@@ -25,11 +25,11 @@ class ParallelChainsModule(PersistentModule):
     """Persistent contrastive divergence for a model without input, by parallel chains or parallel tempering.
 
     Each step lowers F(v) − F(v⁻) for the labels v of the batch and the chains v⁻, where F is the free energy;
-    then the chains move by Gibbs steps of the model (Tieleman 2008). With replicas, each chain has further
-    chains at energies between the labels' frequencies and the model, and they exchange states (Desjardins et
-    al. 2010): this is slower, but chains cross between modes. Chains start at training labels. If all visible
-    biases are 0, as in a new model, they are set to the log-odds of the labels' frequencies, smoothed by one
-    more 0 and one more 1.
+    then the chains move by Gibbs steps of the model (Tieleman 2008). With replicas, each chain exchanges
+    states with chains at higher temperatures, between the model and independent labels (Desjardins et al.
+    2010): this is slower, but chains cross between modes. Chains start at training labels. If all visible
+    biases are 0, as in a new model, the biases are set to the log-odds of the labels' frequencies, smoothed
+    by one more 0 and one more 1.
 
     For fast training, use centred steps (:class:`~lmbm_torch.training.callbacks.latent.CentredGradients`),
     and a learning rate that falls to 0, so the chains keep up with the model.
@@ -44,8 +44,8 @@ class ParallelChainsModule(PersistentModule):
 
     Raises:
         TypeError: the model has input.
-        ValueError: a count is below 1; errors of :class:`~lmbm_torch.training.latent.LatentModule`; labels
-            are missing at the start of training.
+        ValueError: a number is below 1; :class:`~lmbm_torch.training.latent.LatentModule` refuses an
+            argument; labels are missing at the start of training.
     """
 
     def __init__(
@@ -74,10 +74,9 @@ class ParallelChainsModule(PersistentModule):
         check_labels("training labels", part.labels)
 
     def on_fit_start(self) -> None:
-        """Start the chains and the visible biases, or resume from a checkpoint."""
+        """Set the first states of the chains and the visible biases, or resume from a checkpoint."""
         starts_anew = self.chains is None
-        # The labels are checked only once, because a check of every batch would take a tenth of a step's
-        # time.
+        # Check the labels only once: checking every batch would take a tenth of a step's time.
         check_labels("labels", self._training_labels())
         super().on_fit_start()
         labels = self._training_labels()
@@ -88,7 +87,7 @@ class ParallelChainsModule(PersistentModule):
                 self.model.visible_bias.copy_(self.base[0])
 
     def first_chains(self) -> Tensor:
-        """Draw training labels at random; rows of the first temperature come first."""
+        """Draw training instances at random as first states; the first temperature's rows come first."""
         labels = self._training_labels()
         generator = torch.Generator().manual_seed(self.global_rank)
         rows = torch.randint(
@@ -98,13 +97,12 @@ class ParallelChainsModule(PersistentModule):
 
     @one_door
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Return the objective as ``loss``, ``status`` None, and as ``hidden_mean`` that of P(h = 1 | v)."""
+        """Return the objective as ``loss``, and the batch's mean of P(h = 1 | v) as ``hidden_mean``."""
         assert self.chains is not None
         energy = self.model(batch.features[:1])
         energy.check_values()
         chains = self.chains.to(energy.dtype)
-        # A single matrix product serves both terms of the loss, the next step of the chains, and the
-        # centring.
+        # Compute one matrix product for both terms of the loss, the chains' next step and centred gradients.
         states = torch.cat([batch.labels, chains[-self.num_chains :]])
         fields = energy.hidden_fields(states)
         free = -(states @ energy.visible[0]) - softplus(fields).sum(-1)

@@ -1,7 +1,7 @@
-"""Run directories: the files of a run, which are never overwritten, and how an interrupted run resumes.
+"""Run directories: the files of a run, which other runs never overwrite, and resuming interrupted runs.
 
 A run directory holds ``config.yaml``, the checkpoints ``last.ckpt`` (of the last finished epoch) and
-``best.ckpt``, the TensorBoard log, ``rules.txt`` if answers obey rules, and after the end of the run
+``best.ckpt``, the TensorBoard log, ``rules.txt`` if predictions obey rules, and after the end of the run
 ``model.safetensors`` and ``metrics.json``.
 """
 
@@ -46,10 +46,10 @@ with naming_extras():
 def keep_rules(
     directory: Path, path: str | None, label_names: Sequence[str], classes: Sequence[Sequence[str]] = ()
 ) -> Constraints:
-    """Read rules from a file, and write the file's lines and rules for classes into the directory of the run.
+    """Read rules, add rules for classes, and write both to ``rules.txt`` in the directory of the run.
 
     Args:
-        path: the file; None for rules for classes alone.
+        path: the file with rules; None if there are only rules for classes.
         classes: groups of labels, of which exactly one is present.
 
     Raises:
@@ -71,7 +71,7 @@ def keep_rules(
 
 
 def classes_of(data: Any) -> tuple[tuple[str, ...], ...]:
-    """Return the labels of each column of classes of a data set, see :class:`LabelForm`."""
+    """Return for each column of classes in a data set the labels made of the column (:class:`LabelForm`)."""
     schema = getattr(data, "schema", None)
     return () if schema is None else schema.label_form.classes
 
@@ -90,22 +90,22 @@ def obeying(directory: Path, module: StructuredModule) -> Iterator[None]:
     try:
         yield
     finally:
-        # Restore the decoder, because the file of the model does not hold rules.
+        # Restore the decoder without rules, because the model's file must not hold rules.
         module.decoder = decoder
 
 
 @contextmanager
 def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
-    """Create the directory of a new run; ``config.yaml`` is written first and claims the directory.
+    """Create the directory of a new run, and reserve the directory by writing ``config.yaml`` first.
 
-    If several processes claim a directory, exactly one succeeds. If the body of the context fails, the claim
-    is given up, and new directories are removed.
+    If several processes reserve a directory, exactly one succeeds. If the body of the context fails,
+    ``config.yaml`` and new directories are removed.
 
     Args:
         config: the content of ``config.yaml``.
 
     Raises:
-        ValueError: the path is a file or a directory that is not empty, or another run claimed it meanwhile.
+        ValueError: the path is a file or a directory that is not empty, or another run was faster.
     """
     directory = Path(path)
     refusal = (
@@ -117,7 +117,7 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
         directory.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise ValueError(refusal) from error
-    # Unfinished files do not count: a run that was killed at its start leaves them.
+    # Ignore unfinished files, which a run leaves that was killed at its start.
     if any(not each.name.endswith(UNFINISHED) for each in directory.iterdir()):
         raise ValueError(refusal)
     try:
@@ -129,7 +129,7 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
     except BaseException:
         for name in (CONFIG, RULES):
             (directory / name).unlink(missing_ok=True)
-        # Directories that have other files are kept.
+        # Remove new directories; directories that contain other files are kept.
         with suppress(OSError):
             for each in made:
                 each.rmdir()
@@ -137,7 +137,7 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
 
 
 def interrupted_directory(path: str | PathLike) -> Path:
-    """Return the directory of an interrupted run.
+    """Check that a path is the directory of an interrupted run, and return the directory.
 
     Raises:
         ValueError: the path is no run directory, or the run is complete.
@@ -166,8 +166,8 @@ def fit_and_measure(
     """Train (from the last checkpoint in the directory, if any), save the model, and compute metrics.
 
     Returns:
-        The content of ``metrics.json``: ``fit/…``, and for existing parts ``val/…`` and ``test/…``. Answers
-        obey the rules in the directory.
+        The content of ``metrics.json``: ``fit/…``, and for existing parts ``val/…`` and ``test/…``, where
+        predictions obey the rules in the directory.
 
     Raises:
         ValueError: see :func:`check_measurable`.
@@ -175,9 +175,9 @@ def fit_and_measure(
     check_measurable(data)
     checkpoint = directory / CHECKPOINT
     with warnings.catch_warnings():
-        # This warning comes from Lightning with recent versions of torch.
+        # Ignore a warning of Lightning's own code with recent versions of torch.
         warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
-        # The directory is not empty because of this run's own files.
+        # Ignore the warning that the directory is not empty: the files belong to this run.
         warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
         trainer.fit(
             module, datamodule=data, ckpt_path=checkpoint if checkpoint.is_file() else None, weights_only=True
@@ -195,16 +195,16 @@ def fit_and_measure(
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Lightning's checkpoints, written by :func:`replacing`, and checked before they are read.
+    """Lightning's input and output of checkpoints, with complete files even if the process is killed.
 
     Lightning writes to the system's temporary folder and moves the file. Between file systems a move is a
-    copy, which is incomplete if the process is killed.
+    copy, which is incomplete if the process is killed. Here :func:`replacing` writes the file.
     """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | PathLike, storage_options: Any = None
     ) -> None:
-        """Write a checkpoint.
+        """Write a checkpoint by :func:`replacing`.
 
         Raises:
             OSError: see :func:`replacing`.
@@ -217,7 +217,7 @@ class WholeCheckpoints(TorchCheckpointIO):
             torch.save(checkpoint, stream)
 
     def load_checkpoint(self, path: str | PathLike, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Read a checkpoint.
+        """Check that a checkpoint's file is complete, and read the checkpoint.
 
         Raises:
             FileNotFoundError: the file does not exist.

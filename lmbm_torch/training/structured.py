@@ -1,6 +1,6 @@
 """The base class of training modules: metrics of decoding, the report after a fit, and the saved model.
 
-Penalties are functions of a model: the part of the objective in only the weights.
+Also penalties: functions of a model that return the part of the objective without data.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.trained import Decoder
 from lmbm_torch.shapes import Float
 
-# Loss functions; each takes its own kind of energy.
+# Function of an energy and labels that returns the losses (batch,).
 Loss = Callable[[Any, Tensor], Tensor]
 Penalty = Callable[[Any], Tensor]
 
 
 def quadratic(model: Model, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
-    """Return ½ Σ_j η_j w_j² over the weights of the model's head.
+    """Return the penalty ½ Σ_j η_j w_j² over the weights of the model's head (without the encoder).
 
     η_j is ``coupling_penalty`` for the weight of a clique of two or more labels, and 1 for all other weights
     (large_margin_boltzmann_machines_2009, section 5, where the factor is η_0).
@@ -56,12 +56,12 @@ def quadratic(model: Model, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
 
 
 def none(model: nn.Module) -> Float[Tensor, ""]:
-    """Return 0 for all weights: no penalty."""
+    """Return the penalty 0, for training without a penalty."""
     return next(model.parameters()).new_zeros(())
 
 
 def frobenius(model: RestrictedBoltzmannMachine, strength: float) -> Float[Tensor, ""]:
-    """Return ½ · strength · Σ W² over the couplings and, if the model has input, the features' weights.
+    """Return the penalty ½ · strength · Σ W² on the couplings and, if there are any, the features' weights.
 
     Biases are not penalised. Early stopping is better (belief_propagation_in_crbms_2017, footnote 3).
 
@@ -72,7 +72,7 @@ def frobenius(model: RestrictedBoltzmannMachine, strength: float) -> Float[Tenso
     matrices = [model.coupling]
     if isinstance(model, ConditionalRBM):
         matrices += [model.visible_weight, model.hidden_weight]
-    # Inner products take half the time of sums of squares, which would store the squares first.
+    # Use inner products: sums of squares would store the squares first, and take twice as long.
     return 0.5 * strength * torch.stack([matrix.flatten() @ matrix.flatten() for matrix in matrices]).sum()
 
 
@@ -85,25 +85,25 @@ class StructuredModule(LightningModule):
     """A model trained on penalty + C Σ_l loss_l, by default with the penalty ½‖w‖² of the head's weights.
 
     Subclasses minimise the objective. Validation and test decode every instance, and log the metrics, the
-    share of answers proven optimal, and the mean number of search nodes. After a fit, :attr:`fit_report` and
-    the loggers have these values:
+    share of decodings proven optimal, and the mean number of search nodes. After a fit, :attr:`fit_report`
+    and the loggers have these values:
 
-    * ``fit/objective``: the objective at the final weights, which can be compared between all kinds of
-    training; * if labels have local margins, ``fit/mean_hinge``, the mean over the training instances, and
-    ``fit/threshold`` T; * ``fit/error_bound`` = mean hinge / T, an upper bound on the training error of exact
-    hinge decoding. Left out if labels are missing, since the hinge losses of missing labels are unknown (in
-    an undirected model, the losses of known labels, too).
+    * ``fit/objective``: the objective at the final weights, comparable between all kinds of training;
+    * ``fit/mean_hinge``, if labels have local margins: the mean hinge loss of the training instances;
+    * ``fit/threshold``: T, the least hinge loss of a wrongly decoded instance;
+    * ``fit/error_bound``: mean hinge / T, an upper bound on the training error of exact hinge decoding.
+      Missing if labels are missing, whose losses are unknown.
 
     Args:
         model: the model to train.
-        loss: (energy, labels) → ``(batch,)``.
+        loss: function from energy and labels to losses, ``(batch,)``.
         C: the weight of the losses, the same for every instance.
-        penalty: model → the part of the objective in only the weights, for example
+        penalty: function from the model to the part of the objective without data, for example
             :func:`~lmbm_torch.training.structured.quadratic`.
         margin: γ of the reported hinge losses, and of the decoder.
-        decoder: energy → :class:`~lmbm_torch.inference.common.results.Decoding`; exact hinge decoding by
-            default. A function of :mod:`lmbm_torch.inference`, or a partial function with plain settings, is
-            saved with the model.
+        decoder: function from an energy to a :class:`~lmbm_torch.inference.common.results.Decoding`; by
+            default exact hinge decoding. A function of :mod:`lmbm_torch.inference`, or a partial function
+            with plain settings, is saved with the model.
         label_names: the names for figures and predictions; by default label_0, label_1, ….
 
     Raises:
@@ -132,7 +132,7 @@ class StructuredModule(LightningModule):
         super().__init__()
         check_positive("C", C)
         self.model: Any = model
-        # Some subclasses pass further arguments after energy and labels.
+        # Annotate further arguments, since some subclasses pass more than energy and labels.
         self.loss: Callable[..., Any] = loss
         self.C = C
         self.penalty = penalty
@@ -143,23 +143,23 @@ class StructuredModule(LightningModule):
         self.val_metrics = multilabel_metrics(model.num_labels, prefix="val/")
         self.test_metrics = multilabel_metrics(model.num_labels, prefix="test/")
         self._had_stopped = False
-        # The calibration of probabilities; a training that fits scales sets it.
+        # Calibration of probabilities; stays None unless the training fits scales.
         self.calibration: Calibration | None = None
-        # Raise errors now, and not at the first checkpoint.
+        # Record the model once, so that an argument that cannot be stored raises an error before training.
         record(self.trained())
 
     def check_processes(self, count: int) -> None:
-        """Raise ValueError if so many processes cannot share the training; by default, any number can."""
+        """Raise ValueError if the training cannot run on ``count`` processes; by default, any number can."""
 
     def check_labels(self, part: InstanceDataset) -> None:
-        """Raise ValueError if the training cannot take the missing labels of a part."""
+        """Raise ValueError if ``part`` has missing labels that the training cannot use."""
 
     def forward(self, x: Tensor) -> Any:
-        """Return the energy of a batch."""
+        """Return the model's energy for a batch of inputs."""
         return self.model(x)
 
     def trained(self) -> Predictor:
-        """Return the model with scaling and schema of the data, as predictions need."""
+        """Return the trained model with all that predictions need, such as the scaling of features."""
         data = self._data()
         return Predictor.of_model(
             self.model,
@@ -167,7 +167,7 @@ class StructuredModule(LightningModule):
             self.margin,
             None if data is None else data.scaling,
             self.decoder,
-            # Training modules of models with hidden units have an inference.
+            # Only training modules of models with hidden units have the attribute ``inference``.
             getattr(self, "inference", None),
             None if data is None else data.data.schema,
             self.calibration,
@@ -179,11 +179,11 @@ class StructuredModule(LightningModule):
         checkpoint["has_stopped"] = self.trainer.should_stop
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore whether the training had met its stopping rule, because Lightning does not save this."""
+        """Restore whether early stopping had ended the training, because Lightning does not save this."""
         self._had_stopped = checkpoint["has_stopped"]
 
     def on_train_start(self) -> None:
-        """If a resumed run had already met its stopping rule, stop it before a further epoch."""
+        """Stop a resumed run before a further epoch if early stopping had already ended the training."""
         self.trainer.should_stop = self._had_stopped
         self._had_stopped = False
 
@@ -196,12 +196,12 @@ class StructuredModule(LightningModule):
     def training_batches(self) -> Iterator[Any]:
         """Yield this process's share of the training part, on the module's device, for :meth:`report`.
 
-        Meanwhile the module is in evaluation mode. The order is always that of epoch 0, so sums over the
-        batches are the same to the last digit after a resumed run and after an uninterrupted run.
+        Meanwhile the module is in evaluation mode. Batches always have the order of epoch 0, so sums over the
+        batches are exactly equal after a resumed run and after an uninterrupted run.
         """
         loader: Any = self.trainer.train_dataloader
         if self.trainer.world_size > 1:
-            # The rows of the data loader are not used, because padding would count some instances twice.
+            # Divide the rows anew: the data loader pads its rows, so some instances would enter a sum twice.
             rows = range(self.trainer.global_rank, len(loader.dataset), self.trainer.world_size)
             options = {"batch_size": loader.batch_size, "collate_fn": loader.collate_fn}
             loader = DataLoader(loader.dataset, sampler=rows, **options)
@@ -221,15 +221,15 @@ class StructuredModule(LightningModule):
         return data if isinstance(data, MultilabelDataModule) else None
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        """Decode a batch and log its metrics."""
+        """Decode a validation batch, and log metrics."""
         return self.evaluate(batch, self.val_metrics)
 
     def test_step(self, batch: Any, batch_idx: int) -> Any:
-        """Decode a batch and log its metrics."""
+        """Decode a test batch, and log metrics."""
         return self.evaluate(batch, self.test_metrics)
 
     def evaluate(self, batch: Batch, metrics: MetricCollection) -> Decoding:
-        """Return the decoding of a batch; update and log metrics and certificates."""
+        """Decode a batch; log metrics, the share proven optimal, and the mean number of search nodes."""
         decoding = self.decoder(self.model(batch.features))
         metrics.update(decoding.labels, batch.labels)
         self.log_means(dict(metrics.items()), len(batch.labels))
@@ -244,8 +244,8 @@ class StructuredModule(LightningModule):
         return self.decoder(self.model(batch.features)).labels
 
     def on_fit_end(self) -> None:
-        """Report the fit, even if a resumed run had no epochs left."""
-        # Lightning has already moved the module to the CPU.
+        """Compute and log the report of the fit, even if a resumed run had no epochs left."""
+        # Move the module back to the device, since Lightning has already moved the module to the CPU.
         self.to(self.trainer.strategy.root_device)
         self.fit_report = self.report()
         for logger in self.loggers:
@@ -253,7 +253,7 @@ class StructuredModule(LightningModule):
 
     def log_means(self, values: Mapping[str, Any], batch_size: int, prog_bar: bool = False) -> None:
         """Log the means of values over an epoch and over all processes."""
-        # Lightning divides by the mean number of rows of a process, rounded down: compensate for this.
+        # Multiply by the number of processes: Lightning divides by the rounded mean of rows in a process.
         weight = batch_size * self.trainer.world_size
         self.log_dict(
             values, on_step=False, on_epoch=True, prog_bar=prog_bar, batch_size=weight, sync_dist=True
@@ -282,7 +282,7 @@ class StructuredModule(LightningModule):
         return report
 
     def _hinge(self, energy: Any, labels: Tensor, missing: Tensor) -> Tensor:
-        """Return the sum of the hinge losses of a batch; NaN if undefined."""
+        """Return the sum of a batch's hinge losses, or NaN if hinge losses are not defined for the batch."""
         if isinstance(energy, DirectedEnergy) or (isinstance(energy, MarginEnergy) and not missing):
             return local_hinge(energy, labels, self.margin).sum()
         return labels.new_tensor(math.nan)

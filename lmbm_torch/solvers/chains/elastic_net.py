@@ -1,4 +1,4 @@
-"""Likelihoods of chains with an elastic-net penalty ½‖w‖² + λ‖w‖₁, by orthant-wise L-BFGS."""
+"""Training of linear-chain CRFs with the elastic-net penalty ½‖w‖² + λ‖w‖₁, by orthant-wise L-BFGS."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from lmbm_torch.solvers.structural.linear import FlatState
 
 __all__: list[str] = []
 
-# Number of iterations between two estimates of the curvature; an estimate costs about two gradients.
+# Number of iterations between two estimates of the Hessian; an estimate costs about two gradients.
 ESTIMATED_EVERY = 20
 MOST_HALVINGS = 30
 
 
 @dataclass(frozen=True, eq=False)
 class ElasticNetState(FlatState):
-    """Weights with the least objective so far, and a certificate.
+    """Weights with the least objective so far, and bounds on the distance from the optimum.
 
     Args:
-        flat: the weights, many of them exactly 0.
-        num_couplings, num_outputs: see :class:`~lmbm_torch.solvers.structural.lbfgs.DescentState`.
+        flat: the weights, many of which are exactly 0.
+        num_couplings: the number of couplings, which are the last weights.
+        num_outputs: the number of states of a label.
         objective: ½‖w‖² + λ‖w‖₁ + losses.
         slope: the norm of the least subgradient.
         first_slope: the norm of the least subgradient at zero weights.
@@ -59,7 +60,7 @@ class ElasticNetState(FlatState):
 
     @property
     def relative_excess(self) -> float:
-        """Bound the relative excess over the optimum, since the objective is 1-strongly convex."""
+        """Return an upper bound of (objective − optimum) / objective, by 1-strong convexity; at most 1."""
         return min(0.5 * self.slope**2 / max(self.objective, TINY), 1.0)
 
 
@@ -95,7 +96,7 @@ def solve(problem: LikelihoodProblem, penalty: float, *, tol: float, max_iter: i
             corrections = ()
             continue
         if found is None:
-            # Round-off hides the remaining gain.
+            # No step length lowers the objective: round-off hides the remaining gain, so stop.
             break
         step, change = found[0] - flat, found[2] - gradient
         if step @ change > 0:
@@ -119,7 +120,7 @@ def _line_search(
     """Halve a step within the orthant until the objective decreases enough.
 
     Returns:
-        The point, the objective and the gradient of the smooth part; None after a failure.
+        The point, the objective and the gradient of the smooth part, or None if no step length succeeds.
     """
     direction = np.where(direction * subgradient < 0, direction, 0.0)
     orthant = np.where(flat == 0, -np.sign(subgradient), np.sign(flat))
@@ -134,6 +135,6 @@ def _line_search(
 
 
 def _least_subgradient(gradient: np.ndarray, flat: np.ndarray, penalty: float) -> np.ndarray:
-    """Return the least subgradient of the smooth part's gradient and ``penalty`` ‖w‖₁, (weights,)."""
+    """Return the subgradient of least norm of the objective, a smooth part plus ``penalty`` ‖w‖₁."""
     at_zero = np.sign(gradient) * np.maximum(np.abs(gradient) - penalty, 0.0)
     return np.where(flat == 0, at_zero, gradient + penalty * np.sign(flat))

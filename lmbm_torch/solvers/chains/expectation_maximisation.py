@@ -14,7 +14,7 @@ from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.solvers.base import SolverState
 
 Maximise = Callable[[Tensor, Tensor], None]
-"""Takes P(y_t = s), (batch, length, states), and Σ P(y_t = r, y_{t+1} = s), (states, states)."""
+"""Function of the expected labels: P(y_t = s), (batch, length, states), and Σ P(y_t = r, y_{t+1} = s)."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class ExpectationProblem:
     """A model of chains with hidden labels; the caller keeps the model and its parameters.
 
     Args:
-        energy: function that returns the chains' energy at the current parameters, with log P(x, y) as score;
-            all chains share the transitions.
+        energy: function that returns the chains' energy, whose score of labels y is log P(x, y) at the
+            current parameters; all chains share the transitions.
         maximise: function that sets the parameters to the most probable ones, given expected labels.
         log_prior: function that returns the log prior of the current parameters.
     """
@@ -35,7 +35,7 @@ class ExpectationProblem:
 
 @dataclass(frozen=True)
 class ExpectationState(SolverState):
-    """The progress of expectation maximisation.
+    """The state of expectation maximisation after some steps.
 
     Args:
         objective: log-likelihood plus log prior before the last step; −∞ before the first step.
@@ -55,10 +55,10 @@ class ExpectationState(SolverState):
 
 
 def init(problem: ExpectationProblem, *, generator: torch.Generator | None = None) -> ExpectationState:
-    """Fit the parameters to random labels, since states that are identical at the start would stay identical.
+    """Fit the parameters to random labels: states with identical parameters would stay identical.
 
     Args:
-        problem: the problem, of which only the shapes of the chains matter here.
+        problem: the problem; of the chains, only the shapes are used.
         generator: source of randomness, on the chains' device; by default torch's own.
     """
     chains = problem.energy()
@@ -78,7 +78,7 @@ def update(problem: ExpectationProblem, state: ExpectationState) -> ExpectationS
     if chains.transition.ndim != 2:
         raise ValueError("energy: expected transitions that all chains share, got transitions for each chain")
     unary, transition = chains.unary.detach().requires_grad_(), chains.transition.detach().requires_grad_()
-    # By the gradient, which gives the expectations without marginals of every step in memory.
+    # Compute expectations as the gradient of log Z, which needs no memory for the marginals of every step.
     with torch.enable_grad():
         log_likelihood = chain_dp.log_partition(replace(chains, unary=unary, transition=transition)).sum()
         nodes, steps = torch.autograd.grad(

@@ -20,20 +20,19 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState
 from lmbm_torch.solvers.chains.kernel_problem import limits as limits
 
-# Log-odds of the truth at the start. All mass on the truth would be the optimum at zero weights, but is no
-# interior point.
+# Log-potential of the true state at the start. With all probability on the truth, the steps could not move.
 FIRST_ODDS = 4.0
 
 
 @dataclass(frozen=True, eq=False)
 class ExponentiatedState(ChainState):
-    """Marginals, and the log-potentials that give the marginals.
+    """The chains' marginals, and the log-potentials from which the marginals are computed.
 
     Args:
         log_nodes: (positions, states), unnormalised log-potentials.
         log_pairs: (chains, states, states), unnormalised log-potentials.
-        nodes: (positions, states), P(y_t).
-        pairs: (chains, states, states), Σ_t P(y_t, y_{t+1}).
+        nodes: (positions, states), the marginals P(y_t).
+        pairs: (chains, states, states), the sums of edge marginals Σ_t P(y_t, y_{t+1}).
         rates: (chains,), the step size of each chain.
     """
 
@@ -45,7 +44,7 @@ class ExponentiatedState(ChainState):
 
 
 def init(problem: ChainKernelProblem) -> ExponentiatedState:
-    """Return the state of independent labels, with most of the mass on the truth.
+    """Return the state in which labels are independent, and the true labels have most of the probability.
 
     Raises:
         ValueError: the problem forbids some steps.
@@ -67,7 +66,7 @@ def update(
     """Make ``num_iters`` passes over all chains, in orders drawn from the seed.
 
     Raises:
-        ValueError: the state is of another problem, or ``num_iters`` is below one.
+        ValueError: the state does not fit the problem, or ``num_iters`` is below one.
     """
     check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)

@@ -1,10 +1,10 @@
 """The multi-class SVM with biases that are not penalised, as in libsvm, to a certified gap.
 
 With free biases the dual has the constraint Σ_l C_l (truth_l − μ_l) = 0. The method of multipliers penalises
-this sum and moves the biases along it (Rockafellar 1976): each step is an SVM whose biases are pulled towards
-the last biases, solved as in :mod:`~lmbm_torch.solvers.chains.multi_class` with κ added to the kernel. For
-quadratic programmes finitely many steps are enough. For a certificate, the rest of the sum is moved between
-classes.
+the sum, and changes the biases by κ times the sum (Rockafellar 1976): each step is an SVM whose biases are
+pulled towards the last biases, solved as in :mod:`~lmbm_torch.solvers.chains.multi_class` with κ added to the
+kernel. For quadratic programmes finitely many steps are enough. For a certificate, the duals are changed
+until the sum is exactly zero.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from lmbm_torch.solvers.chains.multi_class import PASSES_AT_ONCE
 from lmbm_torch.solvers.chains.multi_class import limits as limits
 from lmbm_torch.solvers.chains.smo import FactoredState
 
-# κ, as a multiple of the mean kernel value k(x, x). On 600 to 1,800 of scikit-learn's digits, a ten times
-# larger κ takes two to twelve times as many passes.
+# Constant κ added to the kernel, as a multiple of the mean of k(x, x). On 600 to 1,800 of scikit-learn's
+# digits, a ten times larger κ takes two to twelve times as many passes.
 PULL = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class FreeBiasState(FactoredState):
-    """A state with feasible marginals and biases.
+    """A state with feasible marginals, and with the biases.
 
     Args:
-        bias: (states,), sums to 0.
+        bias: the biases, (states,), whose sum is 0.
     """
 
     bias: np.ndarray
 
 
 def init(problem: ChainKernelProblem) -> FreeBiasState:
-    """Return the state at zero weights and biases: all mass is on the truth.
+    """Return the state at zero weights and biases: the true labels have probability 1.
 
     Raises:
         ValueError: a chain has several positions.
@@ -61,7 +61,7 @@ def update(
         num_iters, tol, seed: see :func:`multi_class.update <lmbm_torch.solvers.chains.multi_class.update>`.
 
     Raises:
-        ValueError: the state is of another problem; ``num_iters`` is below one; ``tol`` is not above zero.
+        ValueError: the state does not fit the problem; ``num_iters`` is below one; ``tol`` is not above zero.
     """
     check_count("num_iters", num_iters)
     check_positive("tol", tol)
@@ -70,7 +70,7 @@ def update(
     drawn = int(np.random.default_rng((seed, state.num_iters)).integers(2**31))
     nodes, penalised = state.nodes.copy(), replace(problem, gram=problem.gram + pull)
     backend = kernels("dual.multi_class")
-    # The loop only adds changes to the scores, so biases that are added here stay part of the scores.
+    # The solver only adds changes to the scores, so biases added here stay part of the scores.
     scores = np.ascontiguousarray((state.scores + state.bias).T)
     made = backend.ascend(penalised, nodes, scores, tol / 2, num_iters, drawn)
     bias = state.bias + pull * problem.coef(nodes).sum(0)
@@ -80,7 +80,7 @@ def update(
 def _certified(
     problem: ChainKernelProblem, nodes: np.ndarray, bias: np.ndarray, num_iters: int
 ) -> FreeBiasState:
-    """Return the state of the nearest feasible marginals, with both values computed again."""
+    """Make the marginals feasible; return the state with primal and dual values computed anew."""
     wrong = 1 - problem.truth
     fields = problem.gram @ problem.coef(nodes) + bias + wrong
     nodes = _balanced(problem, nodes, fields)
@@ -88,7 +88,7 @@ def _certified(
     fields = certificate.scores + bias + wrong
     hinge = fields.max(1) - fields[np.arange(len(fields)), problem.labels]
     gain = problem.upper @ (nodes * wrong).sum(1)
-    # The dual value is the gain minus ½‖w‖².
+    # The primal value is ½‖w‖² plus the hinges, and ½‖w‖² is the gain minus the dual value.
     primal = gain - certificate.dual + problem.upper @ hinge
     parts = {**vars(certificate), "primal": float(primal)}
     pairs = sparse.csr_array((0, problem.num_states**2))
@@ -96,7 +96,7 @@ def _certified(
 
 
 def _balanced(problem: ChainKernelProblem, nodes: np.ndarray, fields: np.ndarray) -> np.ndarray:
-    """Move mass between classes, where the dual loses least, until the sums are zero."""
+    """Move probability between classes, where the dual value falls least, until the constraint holds."""
     nodes, left = nodes.copy(), problem.coef(nodes).sum(0)
     for _ in range(problem.num_states - 1):
         source, target = int(left.argmin()), int(left.argmax())

@@ -5,9 +5,9 @@ Ratcliff (1972); max_margin_markov_networks_survey_2003, section 4.2. A pass mul
 
     (observed count / expected count)^(1/S),
 
-with S the largest total count of any chain, and never lowers the likelihood. Features must be counts; there
-is no regularisation. Hundreds of passes are needed where L-BFGS (:mod:`~lmbm_torch.solvers.structural.lbfgs`)
-needs tens of iterations.
+where S is the largest total count of features in a chain. No pass lowers the likelihood. Features must be
+counts; there is no regularisation. Hundreds of passes are needed where L-BFGS
+(:mod:`~lmbm_torch.solvers.structural.lbfgs`) needs tens of iterations.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lmbm_torch.solvers.structural.linear import FlatState
 
 @dataclass(frozen=True, eq=False)
 class ScalingState(FlatState):
-    """Weights, and the counts that measure the distance from the optimum.
+    """Weights, with observed and expected counts, whose difference measures the distance from the optimum.
 
     Args:
-        flat: the weights; 0 for pairs of feature and state that never occur, which are no part of the model.
+        flat: the weights; 0 for pairs of feature and state that never occur: the model leaves them out.
         num_couplings: the number of couplings, which are the last weights.
         num_outputs: the number of states.
-        loss: −Σ_x C_x log p(y_x | x).
+        loss: −Σ_x C_x log p(y_x | x), the weighted negative log-likelihood of the chains x.
         observed: the counts of the model's features in the labels.
         expected: the expected counts of the model's features.
         num_iters: passes made so far.
@@ -51,7 +51,7 @@ class ScalingState(FlatState):
 
 
 def init(problem: LikelihoodProblem) -> ScalingState:
-    """Return the state at zero weights; the problem's ½‖w‖² is ignored.
+    """Return the state at zero weights; the penalty ½‖w‖² of the problem is ignored.
 
     Raises:
         ValueError: a feature is negative.
@@ -65,17 +65,17 @@ def init(problem: LikelihoodProblem) -> ScalingState:
 
 
 def update(problem: LikelihoodProblem, state: ScalingState) -> ScalingState:
-    """Run one pass over all chains."""
+    """Update the weights of all features once, from observed and expected counts in all chains."""
     flat = state.flat.copy()
     occurs = state.observed > 0
-    # The maximum avoids a division by zero after underflow.
+    # Replace expected counts that underflow to zero by a tiny number: they are divisors below.
     expected = np.maximum(state.expected[occurs], np.finfo(np.float64).tiny)
     flat[occurs] += np.log(state.observed[occurs] / expected) / _largest_total(problem)
     return _state(problem, flat, state.observed, state.num_iters + 1)
 
 
 def _state(problem: LikelihoodProblem, flat: np.ndarray, observed: np.ndarray, passes: int) -> ScalingState:
-    """Return the state at given weights; the problem's gradient is weights + expected − observed counts."""
+    """Compute the loss and the expected counts at given weights from the problem's value and gradient."""
     value, gradient = problem.value_and_gradient(flat)
     expected = np.where(observed > 0, gradient - flat + observed, 0)
     shape, loss = (problem.num_couplings, problem.num_outputs), value - 0.5 * float(flat @ flat)
@@ -83,7 +83,7 @@ def _state(problem: LikelihoodProblem, flat: np.ndarray, observed: np.ndarray, p
 
 
 def _observed(problem: LikelihoodProblem) -> np.ndarray:
-    """Return the counts of every feature in the labels, weighted by chain, as a flat vector."""
+    """Count each feature together with the true labels, weighted by C_x; return a flat vector."""
     truth, steps = problem.truth, problem.step_starts
     often = problem.upper[problem.chain][:, None] * truth
     pairs = truth[steps].T @ often[steps + 1]
@@ -91,7 +91,7 @@ def _observed(problem: LikelihoodProblem) -> np.ndarray:
 
 
 def _largest_total(problem: LikelihoodProblem) -> float:
-    """Return the largest total count of a chain (inputs, biases, transitions), equal for all labellings."""
+    """Return the largest sum of feature values of a chain; inputs, biases and transitions enter the sum."""
     features: Any = problem.features
     totals = np.asarray(features.sum(axis=1)).ravel() + 2
     return float(np.add.reduceat(totals, problem.start[:-1]).max() - 1)

@@ -12,7 +12,7 @@ from lmbm_torch.solvers.base import Certified, SolverState, at_most
 from lmbm_torch.solvers.chains.problems import AllowedSteps, LabelledChains, best_labels
 from lmbm_torch.solvers.gram import asymmetry
 
-# Number of passes between two certificates; a certificate costs about ten passes.
+# Number of passes between two computations of the duality gap, which take as long as about ten passes.
 PASSES_AT_ONCE = 10
 
 limits = at_most(PASSES_AT_ONCE)
@@ -24,9 +24,9 @@ class Certificate(Certified):
 
     Args:
         scores: (positions, states), Σ_t' k(x_t, x_t') coef_t'.
-        transition: (states, states).
-        primal: the objective at the weights.
-        dual: the value of the marginals, never above the optimum.
+        transition: the weights of the transitions, (states, states).
+        primal: the primal objective at the weights.
+        dual: the dual value of the marginals, never above the optimum.
     """
 
     scores: np.ndarray
@@ -37,7 +37,7 @@ class Certificate(Certified):
 
 @dataclass(frozen=True, eq=False)
 class ChainState(Certificate, SolverState):
-    """Base class of the states of the problem's solvers.
+    """Base class for the states of the solvers of :class:`ChainKernelProblem`.
 
     Args:
         num_iters: passes made so far, see :class:`~lmbm_torch.solvers.base.SolverState`.
@@ -52,15 +52,15 @@ class ChainKernelProblem(LabelledChains):
 
         max_μ Σ_x C_x Σ_t (1 − μ_t(truth_t)) − ½‖w‖²,  w = Σ_x C_x Σ_t (e_truth − μ_t) ⊗ φ(x_t), transitions,
 
-    where μ of a chain are the node and edge marginals of a distribution over labellings. Edge marginals sum
-    to the node marginals at both ends; (40) and (41) print only one of these two constraints, which is a
-    relaxation with another value. The mass C/n of (41) is 1 here, with a separate factor C_x. Inputs enter
-    only by kernel values; transitions have explicit weights. A constant added to the kernel acts as a
-    constant feature.
+    where μ are the node and edge marginals of a distribution over each chain's labellings. Edge marginals sum
+    to the node marginals at both ends; (40) and (41) print only one of these two constraints, which would be
+    a relaxation. Marginals sum to 1 here, not to C/n as in (41), and have the factor C_x. Inputs enter only
+    by kernel values; transitions have explicit weights. A constant added to the kernel acts as a constant
+    feature.
 
     Args:
         gram: (positions, positions), symmetric and positive semidefinite (not checked).
-        labels: (positions,), states.
+        labels: (positions,), the true state at each position.
         start: (chains + 1,), first position of each chain.
         num_states: the number of states.
         C: the weight of the losses in ½‖w‖² + Σ_x C_x hinge_x.
@@ -112,7 +112,7 @@ class ChainKernelProblem(LabelledChains):
         """Return the weights of the transitions, (states, states).
 
         Args:
-            pairs: (states, states), Σ_x C_x Σ_t of the edge marginals.
+            pairs: (states, states), the weighted sum Σ_x C_x Σ_t of the edge marginals.
         """
         steps = self.step_starts
         seen = np.zeros((self.num_states, self.num_states))
@@ -120,11 +120,11 @@ class ChainKernelProblem(LabelledChains):
         return (seen - pairs) / self.coupling_penalty
 
     def certify(self, nodes: np.ndarray, pairs: np.ndarray) -> Certificate:
-        """Compute both values at given marginals from all kernel values.
+        """Compute the primal and the dual value at given marginals from all kernel values.
 
         Args:
-            nodes: (positions, states).
-            pairs: (states, states), Σ_x C_x Σ_t of the edge marginals.
+            nodes: the node marginals, (positions, states).
+            pairs: (states, states), the weighted sum Σ_x C_x Σ_t of the edge marginals.
         """
         coef, transition = self.coef(nodes), self.transition(pairs)
         scores = self.gram @ coef if coef.any() else np.zeros_like(coef)
@@ -138,6 +138,6 @@ class ChainKernelProblem(LabelledChains):
         """Return the score of the best labelling minus the score of the truth, (chains,)."""
         fields, transition = self.forbidding(fields, transition)
         if self.has_single_positions:
-            # Without a kernel, so that none must be compiled for small tables.
+            # Use NumPy for single positions: compiling the dynamic programme would take longer.
             return fields.max(1) - fields[np.arange(len(fields)), self.labels]
         return best_labels(fields, transition, self.lengths, self.labels)[1]

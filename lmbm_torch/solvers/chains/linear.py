@@ -1,4 +1,4 @@
-"""Problems of chains whose scores are linear in features: likelihoods, and margins of long chains."""
+"""Training problems of chains with scores linear in features: likelihoods, and margins of long chains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmbm_torch.solvers.networks.problems import Features, feature_rows
 from lmbm_torch.solvers.structural.linear import Curvature, LinearOutputs
 from lmbm_torch.solvers.structural.smoothing import MarginProblem
 
-# Number of blocks of chains, with about equally many positions, that threads compute.
+# Number of blocks into which the chains are split for threads; blocks have about equally many positions.
 BLOCKS = 8
 
 
@@ -33,7 +33,7 @@ def likelihoods(
         upper: (chains,), C_x.
     """
     backend = kernels("dual.chains")
-    # The number of blocks is fixed, so that sums do not depend on the number of threads.
+    # Split into a fixed number of blocks, so that the round-off of sums does not depend on the threads.
     ends = np.searchsorted(start, np.linspace(0, len(scores), BLOCKS + 1))
     losses, errors = np.zeros(BLOCKS), np.empty_like(scores)
     pairs = np.zeros((BLOCKS, *transition.shape))
@@ -51,11 +51,11 @@ def likelihoods(
 
 @dataclass(frozen=True, eq=False)
 class LinearChains(LabelledChains, LinearOutputs):
-    """score(x, y) = Σ_t ⟨w_{y_t}, x_t⟩ + b_{y_t} + Σ_t v_{y_t, y_{t+1}}, with losses of chains weighted by C.
+    """Labelled chains with score(x, y) = Σ_t ⟨w_{y_t}, x_t⟩ + b_{y_t} + Σ_t v_{y_t, y_{t+1}}.
 
     Args:
         features: (positions, features), float32 or float64, dense or CSR, chain after chain.
-        labels: (positions,), states.
+        labels: (positions,), the true state at each position.
         start: (chains + 1,), first position of each chain.
         num_states: the number of states.
         C: the weight of the losses.
@@ -99,7 +99,7 @@ class LinearChains(LabelledChains, LinearOutputs):
     def curvature_of(self, errors: np.ndarray, pairs: np.ndarray, coupling_penalty: float = 1.0) -> Curvature:
         """Estimate the Hessian of ½‖w‖² plus the losses from the gradients in scores and transitions.
 
-        The estimate treats positions as independent, and a pair as uncertain if one position is uncertain.
+        The estimate treats positions as independent, and assumes that all transitions are equally uncertain.
         """
         variances = np.abs(errors)
         variances -= variances * (variances / np.maximum(self._position_weights, TINY)[:, None])
@@ -109,7 +109,7 @@ class LinearChains(LabelledChains, LinearOutputs):
 
     @cached_property
     def _position_weights(self) -> np.ndarray:
-        """Return C_x of each position, (positions,)."""
+        """Return for each position the weight C_x of the chain, (positions,)."""
         return np.repeat(self.upper, self.lengths)
 
     @cached_property
@@ -128,13 +128,13 @@ class LikelihoodProblem(LinearChains):
     all weights.
 
     Args:
-        learns_all_steps: False to learn the transitions in the labels alone; all others keep weight 0.
+        learns_all_steps: if False, transitions that never occur in the labels keep the weight 0.
     """
 
     learns_all_steps: bool = True
 
     def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the objective and the gradient."""
+        """Return the objective and the gradient at the weights ``flat``."""
         loss, errors, pairs = self.losses(self.scores(flat), self.transition(flat))
         if not self.learns_all_steps:
             pairs = pairs * (self._true_pairs > 0)
@@ -143,7 +143,7 @@ class LikelihoodProblem(LinearChains):
         return 0.5 * float(flat @ flat) + loss, gradient
 
     def curvature_at(self, flat: np.ndarray) -> Curvature:
-        """Estimate the objective's Hessian."""
+        """Estimate the objective's Hessian at the weights ``flat``."""
         return self.curvature_of(*self.losses(self.scores(flat), self.transition(flat))[1:])
 
 
@@ -171,7 +171,7 @@ class PartialLikelihoodProblem(LikelihoodProblem):
         """Return the losses, with gradients in scores and transitions."""
         scores, transition = self.forbidding(scores, transition)
         loss, errors, pairs = likelihoods(scores, transition, self.start, self.labels, self.upper)
-        # If a chain has a single allowed labelling, the second sum is the score, already subtracted.
+        # Recompute only chains with several allowed labellings: for others, the score is subtracted already.
         are_open, rows = self._open
         some = np.where(self.allowed_labels[rows], scores[rows], FORBIDDEN)
         start = np.concatenate([[0], self.lengths[are_open].cumsum()])
@@ -188,10 +188,10 @@ class PartialLikelihoodProblem(LikelihoodProblem):
 
 @dataclass(frozen=True, eq=False)
 class ChainMargins(LinearChains, MarginProblem):
-    """min_w ½‖w‖² + Σ_x C_x max_y [Hamming(y_x, y) + score(x, y) − score(x, y_x)], as by Frank–Wolfe.
+    """min_w ½‖w‖² + Σ_x C_x max_y [Hamming(y_x, y) + score(x, y) − score(x, y_x)], see :class:`LinearChains`.
 
-    The problem is for :mod:`~lmbm_torch.solvers.structural.smoothing`. Arguments: as :class:`LinearChains`,
-    and:
+    The problem is for :mod:`~lmbm_torch.solvers.structural.smoothing`. Besides the arguments of
+    :class:`LinearChains`:
 
     Args:
         coupling_penalty: η > 0, multiplies the squares of the transitions.
@@ -219,7 +219,7 @@ class ChainMargins(LinearChains, MarginProblem):
 
     def expected_loss(self, errors: np.ndarray) -> float:
         """Return the expected loss, see :meth:`MarginProblem.expected_loss`."""
-        # The gradient's entries at true labels are −C (1 − marginal).
+        # At a true label, the gradient is −C (1 − marginal), so minus the sum is the expected Hamming loss.
         return -float(errors[np.arange(len(errors)), self.labels].sum())
 
     def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:

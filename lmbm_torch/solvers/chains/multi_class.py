@@ -4,8 +4,8 @@ Without transitions an instance's dual variables are a distribution over classes
 one distribution is a projection onto the simplex (Crammer and Singer, "On the algorithmic implementation of
 multiclass kernel-based vector machines", JMLR 2001, section 4). Over-relaxed steps reduce the number of steps
 (Mangasarian and Musicant, "Successive overrelaxation for support vector machines", 1999). Instances are
-visited in blocks, drawn with probabilities proportional to the shares of the gap, like examples in Osokin et
-al., "Minding the gaps for block Frank–Wolfe optimization of structured SVMs", ICML 2016.
+visited in blocks, drawn with probabilities proportional to the instances' duality gaps, as in Osokin et al.,
+"Minding the gaps for block Frank–Wolfe optimization of structured SVMs", ICML 2016.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lmbm_torch.solvers.chains import smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.smo import FactoredState
 
-# Number of passes between two certificates; a certificate costs about one pass.
+# Number of passes between two computations of the duality gap, which take as long as about one pass.
 PASSES_AT_ONCE = 20
 
 
 def init(problem: ChainKernelProblem) -> FactoredState:
-    """Return the state at zero weights: all mass is on the truth.
+    """Return the state at zero weights: the true labels have probability 1.
 
     Raises:
         ValueError: a chain has several positions, or the problem forbids some labels.
@@ -45,15 +45,15 @@ def update(
     tol: float = 1e-9,
     seed: int = 0,
 ) -> FactoredState:
-    """Make up to ``num_iters`` passes; a pass makes as many visits as there are instances.
+    """Make up to ``num_iters`` passes; a pass updates as many instances as the problem has.
 
     Args:
         num_iters: the largest number of passes.
         tol: the relative gap at which the passes end.
-        seed: the seed of blocks and orders; the number of passes made so far is added to the seed.
+        seed: the seed of the blocks and orders, combined with the number of passes made so far.
 
     Raises:
-        ValueError: the state is of another problem; ``num_iters`` is below one; ``tol`` is not above zero.
+        ValueError: the state does not fit the problem; ``num_iters`` is below one; ``tol`` is not above zero.
     """
     check_count("num_iters", num_iters)
     check_positive("tol", tol)
@@ -62,10 +62,10 @@ def update(
     drawn = int(np.random.default_rng((seed, state.num_iters)).integers(2**31))
     backend = kernels("dual.multi_class")
     made = backend.ascend(problem, nodes, np.ascontiguousarray(state.scores.T), tol, num_iters, drawn)
-    # Capped, since the last block may exceed the allowed number of passes a little.
+    # Limit the count, since the last block may exceed the allowed number of passes a little.
     return smo.certified(problem, nodes, state.pairs, state.num_iters + min(max(made, 1), num_iters))
 
 
 def limits(state: SolverState, tol: float, left: int, watched: bool) -> dict[str, Any]:
-    """Return arguments for the next ``update``."""
+    """Return the arguments for the next ``update``: one pass if a callback waits, else several passes."""
     return {"num_iters": 1 if watched else min(PASSES_AT_ONCE, left), "tol": tol}

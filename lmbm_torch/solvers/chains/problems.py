@@ -1,4 +1,4 @@
-"""Problems of chains: max-margin Markov networks for Frank–Wolfe, and parts that all solvers share."""
+"""Training problems of chains: max-margin Markov networks for Frank–Wolfe, and code that solvers share."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class AllowedSteps(NamedTuple):
     """Masks of the states that may begin a chain, follow each other, and end a chain.
 
     Args:
-        start: (states,).
+        start: (states,), True for states that may begin a chain.
         steps: (states, states), row: state before the step, column: state after the step.
-        end: (states,).
+        end: (states,), True for states that may end a chain.
     """
 
     start: np.ndarray
@@ -35,7 +35,7 @@ class AllowedSteps(NamedTuple):
     def forbid(
         self, scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray, value: float = FORBIDDEN
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores (positions, states) and the transitions, with ``value`` at forbidden ones."""
+        """Return the scores (positions, states) and the transitions, set to ``value`` where forbidden."""
         ends, scores = lengths.cumsum(), scores.copy()
         scores[ends - lengths] = np.where(self.start, scores[ends - lengths], value)
         scores[ends - 1] = np.where(self.end, scores[ends - 1], value)
@@ -45,11 +45,11 @@ class AllowedSteps(NamedTuple):
 def allowed_labels(
     labels: np.ndarray, lengths: np.ndarray, allowed: AllowedSteps | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return an allowed labelling of each chain (positions,), and whether there is one (chains,).
+    """Return an allowed labelling of each chain (positions,), and whether the chain has one (chains,).
 
     Args:
         labels: (positions, states), true for each allowed label of a position.
-        lengths: (chains,).
+        lengths: (chains,), the number of positions of each chain.
         allowed: the allowed steps; None if all steps are allowed.
     """
     scores, transition = np.where(labels, 0.0, -np.inf), np.zeros((labels.shape[1],) * 2)
@@ -75,7 +75,7 @@ def chain_problem(
 
     Args:
         features: (positions, features), float32 or float64, dense or CSR, chain after chain.
-        labels: (positions,), states.
+        labels: (positions,), the true state at each position.
         start: (chains + 1,), first position of each chain.
         num_states: the number of states.
         allowed: the allowed steps, which must include the true steps; None if all steps are allowed.
@@ -98,10 +98,11 @@ def chain_problem(
 
 
 def checked_states(labels: np.ndarray, positions: int, num_states: int) -> np.ndarray:
-    """Return labels as int64.
+    """Check labels, and return them as int64.
 
     Raises:
-        ValueError: ``labels`` have another shape than (positions,), are no integers, or no states.
+        ValueError: ``labels`` have another shape than (positions,), are no integers, or not in the range of
+            states.
     """
     check_count("num_states", num_states)
     labels = np.asarray(labels)
@@ -114,7 +115,7 @@ def checked_states(labels: np.ndarray, positions: int, num_states: int) -> np.nd
 
 
 class LabelledChains:
-    """Labelled chains with any kind of inputs: the base class of problems of chains."""
+    """Base class for training problems of labelled chains, with any kind of inputs."""
 
     labels: np.ndarray
     start: np.ndarray
@@ -124,7 +125,7 @@ class LabelledChains:
     allowed: AllowedSteps | None
 
     def forbidding(self, scores: np.ndarray, transition: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores (positions, states) and transitions, with ``FORBIDDEN`` for forbidden ones."""
+        """Return the scores (positions, states) and the transitions, set to ``FORBIDDEN`` where forbidden."""
         if self.allowed is None:
             return scores, transition
         return self.allowed.forbid(scores, transition, self.lengths)
@@ -151,12 +152,12 @@ class LabelledChains:
 
     @property
     def step_starts(self) -> np.ndarray:
-        """Return the positions with a next position in the same chain."""
+        """Return the positions that are not the last of a chain."""
         return np.delete(np.arange(len(self.labels)), self.start[1:] - 1)
 
     @property
     def chain(self) -> np.ndarray:
-        """Return the chain of each position."""
+        """Return the index of each position's chain, (positions,)."""
         return np.repeat(np.arange(len(self.start) - 1), self.lengths)
 
 
@@ -166,7 +167,7 @@ class ChainOracle:
 
     Args:
         labels: (positions,), the true states.
-        start: (chains + 1,).
+        start: (chains + 1,), first position of each chain.
         num_states: the number of states.
         allowed: the allowed steps; None if all steps are allowed.
     """
@@ -177,7 +178,7 @@ class ChainOracle:
     allowed: AllowedSteps | None = None
 
     def __call__(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
-        """Return the maximisers of Δ + score."""
+        """Return for each example the labelling of largest Hamming loss Δ plus score, as a cutting plane."""
         lengths = np.diff(self.start)[examples]
         truth = self._truths(examples)
         augmented = scores.astype(np.float64) + 1
@@ -189,13 +190,13 @@ class ChainOracle:
         return Maximisers(self.planes(examples, found), bound)
 
     def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
-        """Return a plane for each of ``examples`` (planes,), ascending, from concatenated labellings."""
+        """Return the cutting planes of concatenated labellings, one for each of ``examples``, ascending."""
         lengths = np.diff(self.start)[examples]
         truth, size = self._truths(examples), self.num_states
         plane = np.repeat(np.arange(len(examples)), lengths)
         position = np.arange(len(plane)) - np.repeat(lengths.cumsum() - lengths, lengths)
         steps = np.flatnonzero(plane[1:] == plane[:-1])
-        # Each plane has its own keys: unary entries first, then couplings, numbered from 0 in each plane.
+        # Number the entries of each plane, unary entries first, so that entries with equal keys can be added.
         width = int(lengths.max()) * size + size**2
         offset = width - size**2
         keys, values = [], []
@@ -223,9 +224,9 @@ def best_labels(
 
     Args:
         scores: (positions, states), chain after chain.
-        transition: (states, states).
-        lengths: (chains,).
-        truth: (positions,).
+        transition: the scores of transitions, (states, states).
+        lengths: the number of positions of each chain, (chains,).
+        truth: the true labels, (positions,).
     """
     labels, _ = _best_paths(scores, transition, lengths)
     steps = np.delete(np.arange(len(truth)), lengths.cumsum() - 1)

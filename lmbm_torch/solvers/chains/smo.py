@@ -1,10 +1,10 @@
 """Sequential minimal optimisation of max-margin Markov networks in the factored dual, to a certified gap.
 
-Source: Taskar, Guestrin and Koller, "Max-margin Markov networks", NIPS 2003, section 4. A step moves mass
-between two labellings of a chain. Only marginals along the two labellings change, and marginals stay
-consistent. The mass goes to the labelling of largest loss + score; it comes from the labelling of least loss
-+ score among those whose marginals are all above zero, so no joint distribution is needed. Dynamic
-programming finds both labellings, the step has a closed form, and no labelling is stored.
+Source: Taskar, Guestrin and Koller, "Max-margin Markov networks", NIPS 2003, section 4. A step moves
+probability from one labelling of a chain to another. Only marginals along the two labellings change, and
+marginals stay consistent. The labelling of largest loss + score gains; the labelling of least loss + score
+among the labellings with marginals above zero loses, so no joint distribution is needed. Dynamic programming
+finds both labellings, the step has a closed form, and no labelling is stored.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ STEPS_PER_VISIT = 10
 
 @dataclass(frozen=True, eq=False)
 class FactoredState(ChainState):
-    """The marginals that are the dual variables.
+    """A solver's state with the node and edge marginals, which are the dual variables.
 
     Args:
         nodes: (positions, states), P(y_t).
         pairs: (steps, states · states), P(y_t, y_{t+1}) in rows, chain after chain; few entries are above
-            zero, since a step involves only two labellings.
+            zero, since each step of the solver changes only two labellings.
     """
 
     nodes: np.ndarray
@@ -42,7 +42,7 @@ class FactoredState(ChainState):
 
 
 def init(problem: ChainKernelProblem) -> FactoredState:
-    """Return the state at zero weights: all mass is on the truth."""
+    """Return the state at zero weights: the true labels have probability 1."""
     steps, states = problem.step_starts, problem.num_states
     truth = problem.labels[steps] * states + problem.labels[steps + 1]
     rows = np.arange(len(steps) + 1)
@@ -56,7 +56,7 @@ def update(
     """Make ``num_iters`` passes over all chains, in orders drawn from the seed.
 
     Raises:
-        ValueError: the state is of another problem, or ``num_iters`` is below one.
+        ValueError: the state does not fit the problem, or ``num_iters`` is below one.
     """
     check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
@@ -74,7 +74,7 @@ def update(
 def certified(
     problem: ChainKernelProblem, nodes: np.ndarray, pairs: sparse.csr_array, num_iters: int
 ) -> FactoredState:
-    """Return the state at given marginals, with both values computed again."""
+    """Return the state at given marginals, with primal and dual values computed anew."""
     upper = problem.upper[problem.chain[problem.step_starts]]
     sums = (upper @ pairs).reshape(problem.num_states, -1)
     return FactoredState(**vars(problem.certify(nodes, sums)), num_iters=num_iters, nodes=nodes, pairs=pairs)

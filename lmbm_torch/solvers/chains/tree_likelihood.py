@@ -8,9 +8,9 @@ tree's product form, so the entropy is Σ_edges H + Σ_nodes (1 − neighbours) 
 KL(μ_i ‖ p_i) (dual_optimization_conditional_models_2006, Section 4.2, with the tree entropy in place of
 Equation 18). A chain is a tree.
 
-Trees take steps in turn, and every step raises the dual. Joint probabilities are never needed: moving mass
-between two labellings, as in the paper, leaves the product form, but a product-form distribution with the
-resulting marginals exists and has an even larger entropy.
+The duals of one tree after another are improved; every step raises the dual value. Joint probabilities are
+never needed: if probability moves between two labellings, as in the paper, the product form is lost, but a
+product-form distribution with the resulting marginals exists and has an even larger entropy.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from lmbm_torch.shapes import Float, Int
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.gram import Gram
 
-# Number of pair steps in each visit: D in Algorithm 1.
+# Number of moves between two labellings in each step of a tree: D in Algorithm 1.
 PAIR_STEPS = 10
-# Least probability, so that logarithms stay finite after underflow.
+# Least probability in logarithms, which stay finite even if a probability underflows to 0.
 _LEAST = 1e-300
 _HALVINGS = 40
-# Largest share of the mass that a move takes: some mass must stay, so that the entropy's slope is finite.
+# Largest share of a labelling's probability that a move takes: at 0, the entropy's slope would be infinite.
 _NEARLY_ALL = 1 - 1e-9
-# Least difference of two labellings' slopes for a move; below, no move gains.
+# Least difference between two labellings' slopes for a move; below, no move raises the dual.
 _SETTLED = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class TreeLikelihood:
-    """The problem of trees, with the nodes of all trees concatenated.
+    """The training problem of tree-structured conditional random fields, with all trees' nodes concatenated.
 
     score(y) = Σ_t ⟨w_{y_t}, φ(x_t)⟩ + Σ_t transition_{y_parent, y_t}; transitions are penalised like all
     weights.
@@ -54,7 +54,7 @@ class TreeLikelihood:
         labels: int64, 0 … ``num_states`` − 1.
         parents: int64, the parent of each node, counted from the tree's first node; −1 for a root.
         sizes: int64, number of nodes of each tree, at least one.
-        upper: C_i of each tree, float64, above zero.
+        upper: the weight C_i of each tree's loss, float64, above zero.
         num_states: the number of states.
 
     Raises:
@@ -98,13 +98,13 @@ class TreeLikelihood:
         upper: Float[Tensor, " chains"],
         num_states: int,
     ) -> TreeLikelihood:
-        """Return the problem of chains, in which each position is the parent of the next; see the class."""
+        """Build the problem of chains, in which each position is the parent of the next position."""
         parents = torch.cat([torch.arange(-1, length - 1, device="cpu") for length in lengths.tolist()])
         return cls(gram, labels, parents, lengths, upper, num_states)
 
     @property
     def spans(self) -> list[slice]:
-        """Return the slice of each tree's nodes."""
+        """Return for each tree the slice of the tree's nodes."""
         ends = self.sizes.cumsum(0).tolist()
         return [slice(end - size, end) for end, size in zip(ends, self.sizes.tolist(), strict=True)]
 
@@ -125,12 +125,12 @@ class TreeBelief:
         return cls(energy.parents, found.states[0], found.edges[0])
 
     def entropy(self) -> float:
-        """Return H(μ) by the tree's product form."""
+        """Return the entropy H(μ) of the tree-structured distribution with these marginals."""
         nodes = self.less_degree * torch.special.entr(self.nodes)
         return float(torch.special.entr(self.edges).sum() + nodes.sum())
 
     def energy(self) -> TreeEnergy:
-        """Return the tree with the marginals μ: log-probabilities of roots and of nodes given parents."""
+        """Return the energy with the marginals μ: log-probabilities of roots, and of nodes given parents."""
         is_root = self.parents < 0
         unary = torch.where(is_root[:, None], _log(self.nodes), 0.0)
         tables = _log(self.edges) - _log(self.nodes[self.parents])[:, :, None]
@@ -140,13 +140,13 @@ class TreeBelief:
     def certain(
         cls, parents: Int[Tensor, " nodes"], labels: Int[Tensor, " nodes"], states: int
     ) -> TreeBelief:
-        """Return the marginals of a single labelling."""
+        """Return the marginals of the distribution with all probability on one labelling."""
         nodes = torch.nn.functional.one_hot(labels, states).double()
         edges = nodes[parents][:, :, None] * nodes[:, None]
         return cls(parents, nodes, edges.masked_fill(parents[:, None, None] < 0, 0))
 
     def __sub__(self, other: TreeBelief) -> TreeBelief:
-        """Return the difference of two beliefs about the same tree."""
+        """Return the difference between two sets of marginals of the same tree."""
         return replace(self, nodes=self.nodes - other.nodes, edges=self.edges - other.edges)
 
     def moved(self, change: TreeBelief, share: float) -> TreeBelief:
@@ -170,12 +170,12 @@ class TreeDualState(SolverState):
     """The dual variables, the weights, and the primal and dual values.
 
     Args:
-        beliefs: μ of each tree.
+        beliefs: the marginals μ_i of each tree.
         coef: C_i (t_i − μ_i) at every node; kernel values times ``coef`` give unaries.
         transition: weights of the transitions.
         primal: the objective at the weights of the duals.
         dual: the dual value, never above the optimum.
-        num_iters: the number of passes over the trees, see :class:`~lmbm_torch.solvers.base.SolverState`.
+        num_iters: the number of passes made over the trees.
     """
 
     beliefs: tuple[TreeBelief, ...]
@@ -194,8 +194,8 @@ class TreeBlock:
         gram: kernel values among the nodes.
         unary: scores of the nodes at the current weights.
         transition: scores of the edges at the current weights.
-        upper: C_i.
-        current: μ_i.
+        upper: the weight C_i of the tree's loss.
+        current: the tree's marginals μ_i.
     """
 
     gram: Float[Tensor, "nodes nodes"]
@@ -206,20 +206,20 @@ class TreeBlock:
 
     @property
     def model(self) -> TreeEnergy:
-        """Return the tree's distribution under the current weights, p_i."""
+        """Return the energy of the tree's distribution p_i under the current weights."""
         return TreeEnergy(self.unary[None], self.transition, self.current.parents)
 
     def score(self, change: TreeBelief) -> float:
-        """Return ⟨w, expected statistics⟩ for marginals, or for a change of marginals."""
+        """Return the expected score ⟨w, expected statistics⟩ for marginals, or for a change of marginals."""
         return float((self.unary * change.nodes).sum() + (self.transition * change.edges.sum(0)).sum())
 
     def square_norm(self, change: TreeBelief) -> float:
-        """Return ‖expected statistics‖²."""
+        """Return the squared norm of the expected statistics under a change of marginals."""
         nodes = (change.nodes * (self.gram @ change.nodes)).sum()
         return float(nodes + change.edges.sum(0).square().sum())
 
     def gain(self, other: TreeBelief) -> float:
-        """Return the increase of the dual at new marginals."""
+        """Return the increase of the dual value if the marginals change from μ_i to ``other``."""
         change = other - self.current
         step = self.upper * (self.score(change) + (other.entropy() - self.current.entropy()))
         return step - 0.5 * self.upper**2 * self.square_norm(change)
@@ -243,7 +243,7 @@ class TreeBlock:
         return found
 
     def after(self, belief: TreeBelief) -> TreeBlock:
-        """Return the block after the tree's marginals have changed to ``belief``."""
+        """Return the block after a change of the tree's marginals to ``belief``."""
         change = belief - self.current
         unary = self.unary - self.upper * (self.gram @ change.nodes)
         transition = self.transition - self.upper * change.edges.sum(0)
@@ -251,7 +251,7 @@ class TreeBlock:
 
 
 Step = Callable[[TreeBlock], TreeBelief]
-"""A tree's block → marginals where the dual is not smaller."""
+"""Function of a tree's block that returns new marginals, at which the dual value is not lower."""
 
 
 def line_search_step(block: TreeBlock) -> TreeBelief:
@@ -261,10 +261,10 @@ def line_search_step(block: TreeBlock) -> TreeBelief:
 
 
 def pair_step(block: TreeBlock) -> TreeBelief:
-    """Make ``PAIR_STEPS`` moves of mass, each between the most violating pair of labellings (Algorithm 1).
+    """Move probability ``PAIR_STEPS`` times between the most violating pair of labellings (Algorithm 1).
 
     The slope of a labelling is score(y) − log μ_i(y), so dynamic programming finds both labellings of the
-    pair. A labelling can give at most the least marginal along it.
+    pair. A labelling can lose at most the least of its marginals.
     """
     for _ in range(PAIR_STEPS):
         current = block.current
@@ -285,7 +285,7 @@ def pair_step(block: TreeBlock) -> TreeBelief:
 
 
 def exponentiated_step(block: TreeBlock) -> TreeBelief:
-    """Return μ_i^{1−η} p_i^η, normalised, with the first η of 1, ½, ¼ … for which the dual grows.
+    """Return the marginals of μ_i^{1−η} p_i^η, normalised, for the first η of 1, ½, ¼ … to raise the dual.
 
     Source: Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional
     random fields and max-margin Markov networks", JMLR 9, 2008.
@@ -338,7 +338,7 @@ def update(
 
 
 def _certified(problem: TreeLikelihood, beliefs: tuple[TreeBelief, ...], num_iters: int) -> TreeDualState:
-    """Compute both values at the duals from all kernel values."""
+    """Compute the weights, the primal and the dual value at given marginals from all kernel values."""
     states, spans = problem.num_states, problem.spans
     coef = torch.empty(len(problem.labels), states, dtype=torch.float64, device="cpu")
     transition = torch.zeros(states, states, dtype=torch.float64, device="cpu")

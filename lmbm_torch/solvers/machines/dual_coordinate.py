@@ -16,16 +16,16 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
 
-# Number of sweeps between two certificates; a certificate costs about one sweep.
+# Number of sweeps between two computations of the duality gap, which take as long as about one sweep.
 SWEEPS_PER_PASS = 10
 
 
 @dataclass(frozen=True)
 class SharedState(SolverState):
-    """Feasible duals, their weights, and the primal and dual values.
+    """Feasible duals, the weights computed from the duals, and the primal and dual values.
 
     Args:
-        dual_coef: (labels, instances).
+        dual_coef: the dual variables, (labels, instances).
         weights: weights of features and of cliques.
         primal: the objective at ``weights``.
         dual: the dual value at ``dual_coef``.
@@ -55,7 +55,7 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
         The state after the pass, with weights and both values computed again from the duals.
 
     Raises:
-        ValueError: the state is of another problem, or labels have own weights (use proximal_newton).
+        ValueError: the state does not fit the problem, or labels have own weights (use proximal_newton).
     """
     if problem.upper.ndim > 1:
         raise ValueError(
@@ -65,14 +65,14 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
     backend = kernels("dual.machine")
     weights, couplings = (part.copy() for part in state.weights)
     duals = state.dual_coef.copy()
-    # A stored state continues with the same random numbers.
+    # Derive the seed from the number of passes, so that a stored state resumes with the same random numbers.
     seed = int(np.random.SeedSequence((seed, state.num_iters)).generate_state(1)[0])
     backend.sweep(problem, problem.curvature(), weights, couplings, duals, SWEEPS_PER_PASS, seed)
     return certified(problem, duals, state.num_iters + 1)
 
 
 def certified(problem: SharedProblem, dual_coef: np.ndarray, num_iters: int) -> SharedState:
-    """Return the state at given duals, without the round-off of a solver's running sums."""
+    """Return the state at given duals, with weights computed anew: running sums would carry round-off."""
     weights = problem.weights(dual_coef)
     primal, dual = problem.primal(weights), problem.dual(dual_coef, weights)
     return SharedState(dual_coef, weights, primal, dual, num_iters)

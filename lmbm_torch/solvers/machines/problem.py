@@ -22,9 +22,9 @@ from lmbm_torch.solvers.networks.problems import (
     sample_weights,
 )
 
-# Largest bytes of all labels' contexts (inputs besides features) that are kept; larger ones are computed at
-# each use. Largest number of products (instances, cliques) in memory (scripts/bench/memory.py).
+# Largest number of bytes to keep of the labels' contexts (inputs besides features); above, recompute them.
 KEPT_CONTEXT_BYTES = 2**28
+# Largest number of entries (instances, cliques) of a block of products (scripts/bench/memory.py).
 BLOCK_PRODUCTS = 2**22
 
 
@@ -41,11 +41,11 @@ class SharedWeights(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The inputs of a label besides the features.
+    """The inputs of a label besides the features: the constant, and products of the other spins in cliques.
 
     Args:
-        columns: (instances, 1 + weights seen): the constant, then the input of each weight.
-        weights: (weights seen,), indices of the weights, ascending.
+        columns: (instances, 1 + clique weights of the label): the constant, then the input of each weight.
+        weights: indices of the clique weights of the label, ascending.
     """
 
     columns: np.ndarray
@@ -113,7 +113,7 @@ class SharedProblem(HingeProblem):
 
         Raises:
             ValueError: a shape is wrong; a value is not finite; labels are not 0 or 1 (NaN is refused,
-                because neighbours need the spin); a sample weight is negative; a setting is not above zero;
+                because other labels need the value); a sample weight is negative; a setting is not above 0;
                 TiedCliques refuses the cliques, or a clique has an unknown feature.
             TypeError: features are neither float32 nor float64, or labels are no numbers.
         """
@@ -142,7 +142,7 @@ class SharedProblem(HingeProblem):
 
     @cached_property
     def membership(self) -> np.ndarray:
-        """Return a matrix (labels, cliques) with 1 for each label in a clique."""
+        """Return a matrix (labels, cliques) with 1 where the label is in the clique, else 0."""
         inside = np.zeros((self.num_labels, len(self.cliques.cliques)))
         for c, clique in enumerate(self.cliques.cliques):
             inside[list(clique), c] = 1
@@ -154,7 +154,7 @@ class SharedProblem(HingeProblem):
         return np.array(self.cliques.groups, np.int64)
 
     def context(self, label: int) -> Context:
-        """Return the inputs of ``label`` besides the features."""
+        """Return the inputs of ``label`` besides the features: the constant and the clique products."""
         mine = self.membership[label].nonzero()[0]
         seen, place = np.unique(self.groups[mine], return_inverse=True)
         columns = np.empty((self.num_instances, 1 + len(seen)))
@@ -165,7 +165,7 @@ class SharedProblem(HingeProblem):
         return Context(columns, seen)
 
     def kept_context(self, label: int) -> Context:
-        """Return :meth:`context`; if all contexts together are small, keep them in memory."""
+        """Return :meth:`context` of ``label``; keep the result in memory if all labels' contexts fit."""
         if label in self._contexts:
             return self._contexts[label]
         found = self.context(label)
@@ -179,18 +179,18 @@ class SharedProblem(HingeProblem):
 
     @property
     def _blocks(self) -> list[slice]:
-        """Return blocks of instances, whose products with all cliques fit into memory together."""
+        """Return slices of instances so small that the products of all cliques fit into memory."""
         size = max(1, BLOCK_PRODUCTS // max(self.products.shape[1], 1))
         return [slice(first, first + size) for first in range(0, self.num_instances, size)]
 
     def curvature(self) -> np.ndarray:
-        """Return Σ_{j: i ∈ C_j} f_jl² / η_j, the dual's second derivative in α_il, (labels, instances)."""
+        """Return the negative second derivative of the dual in each α_il, Σ_{j: i ∈ C_j} f_jl² / η_j."""
         contexts = map(self.kept_context, range(self.num_labels))
         shared = [np.square(columns[:, 1:]) @ (1 / self.penalty[seen]) for columns, seen in contexts]
         return self.square_norm + np.array(shared)
 
     def margins(self, weights: SharedWeights) -> np.ndarray:
-        """Return m, (instances, labels)."""
+        """Return the margins m_il of all instances and labels, (instances, labels)."""
         fields = self.features @ weights.features[:-1] + self.constant * weights.features[-1]
         margins, by_label = fields * self.spins.T, (self.membership * weights.cliques[self.groups]).T
         for block in self._blocks:
@@ -198,23 +198,23 @@ class SharedProblem(HingeProblem):
         return margins
 
     def hinge(self, weights: SharedWeights) -> np.ndarray:
-        """Return [γ − m]_+, (instances, labels)."""
+        """Return the hinge losses [γ − m_il]_+, (instances, labels)."""
         return np.maximum(self.margin - self.margins(weights), 0.0)
 
     def square(self, weights: SharedWeights) -> float:
-        """Return ½ Σ_j η_j w_j²."""
+        """Return the penalty ½ Σ_j η_j w_j² of the weights."""
         return 0.5 * float(np.square(weights.features).sum() + self.penalty @ np.square(weights.cliques))
 
     def primal(self, weights: SharedWeights) -> float:
-        """Return ½ Σ_j η_j w_j² + Σ_l C_l Σ_i [γ − m_il]_+."""
+        """Return the primal objective ½ Σ_j η_j w_j² + Σ_l C_l Σ_i [γ − m_il]_+."""
         return self.square(weights) + float((self.upper * self.hinge(weights).T).sum())
 
     def dual(self, dual_coef: np.ndarray, weights: SharedWeights) -> float:
-        """Return γ Σ α − ½ Σ_j η_j w_j² for duals (labels, instances) and the weights of the duals."""
+        """Return the dual value γ Σ α − ½ Σ_j η_j w_j² of duals (labels, instances) with their weights."""
         return self.margin * float(dual_coef.sum()) - self.square(weights)
 
     def weights(self, dual_coef: np.ndarray) -> SharedWeights:
-        """Return w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl."""
+        """Return the weights of duals α, w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl."""
         signed = (dual_coef * self.spins).T
         by_clique = np.zeros(self.products.shape[1])
         for block in self._blocks:
@@ -225,13 +225,13 @@ class SharedProblem(HingeProblem):
 
 
 def dense(matrix: Any) -> np.ndarray:
-    """Return a small matrix as an array."""
+    """Return a matrix, dense or sparse, as a dense array."""
     return matrix.toarray() if sparse.issparse(matrix) else matrix
 
 
 def _products(features: Features, spins: np.ndarray, tied: TiedCliques) -> np.ndarray:
     products = [spins[:, list(clique)].prod(1, keepdims=True, dtype=np.int8) for clique in tied.cliques]
-    # In row-major order, as the solvers read.
+    # Store the matrix in row-major order, because the solvers read row by row.
     parities = np.ascontiguousarray(np.hstack([spins[:, :0], *products]))
     mixed = [c for c, column in enumerate(tied.columns) if column is not None]
     if not mixed and set(tied.coefficients) <= {1.0}:

@@ -5,8 +5,8 @@ A pass maximises the dual minus ‖α − α_old‖²/(2σ) over the box. In the
     min_w ½ Σ_j η_j w_j² + Σ_il max_{0 ≤ α ≤ C_l} [α (γ − m_il) − (α − α_old)²/(2σ)]
 
 with maximisers α_il = clip(α_old + σ (γ − m_il)), and piecewise quadratic. It is solved by Newton steps with
-an exact line search; each step uses the face of the duals that are free (inside the box) at the current
-point. σ grows from pass to pass, so few passes are needed (Rockafellar 1976; for support vector machines Yan
+an exact line search; each step uses the face: the duals strictly between their bounds at the current point.
+σ grows from pass to pass, so few passes are needed (Rockafellar 1976; for support vector machines Yan
 and Li 2020, "An efficient augmented Lagrangian method for support vector machine").
 
 Coordinate descent finds a face quickly, but is slow along the face if the labels' problems depend much on
@@ -38,14 +38,14 @@ from lmbm_torch.solvers.networks.problems import Features
 
 
 class _Block(NamedTuple):
-    """A label's share of a factorisation.
+    """The part of a factorisation that belongs to one label.
 
     Args:
         seen: the shared weights of the label's cliques.
         solve: solver for the block of the label's own weights.
         solved: the block's solution for ``mixed``.
         mixed: the entries between own and shared weights, (features + 1, seen).
-        own: the label's part of the Schur complement, (seen, seen).
+        own: the label's summand of the Schur complement, (seen, seen).
     """
 
     seen: np.ndarray
@@ -57,16 +57,16 @@ class _Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MachineRows:
-    """The inputs of all margins with a loss, in one vector of weights, as interior points need.
+    """The matrix R of the interior-point method: a row for each margin with a loss, a column for each weight.
 
     Labels share only the weights of cliques, so the system of a step is solved label by label, and for the
-    shared weights by the Schur complement. Columns are divided by the root of the penalty; all penalties
-    become 1.
+    shared weights by the Schur complement. Columns are divided by the square root of their weight's penalty,
+    so that all penalties become 1.
 
     Args:
         problem: the problem of the machine.
         inputs: features and constant, (instances, features + 1), in float64.
-        counted: (labels, instances), True for margins with a loss; rows follow the order of True entries.
+        counted: (labels, instances), True for margins with a loss; each True entry is a row of R, in order.
     """
 
     problem: SharedProblem
@@ -78,12 +78,12 @@ class MachineRows:
         return np.sqrt(self.problem.penalty)
 
     def times(self, weights: np.ndarray) -> np.ndarray:
-        """Return the margins, (rows,)."""
+        """Return the margins at a vector of weights, (rows,)."""
         features, cliques = self._parts(weights)
         return self.problem.margins(SharedWeights(features, cliques / self._unit)).T[self.counted]
 
     def combine(self, duals: np.ndarray) -> np.ndarray:
-        """Return the weights of duals (rows,)."""
+        """Return the weights of duals (rows,) as a vector."""
         features, cliques = self.problem.weights(self._matrix(duals))
         return np.concatenate([features.ravel(), cliques * self._unit])
 
@@ -101,12 +101,12 @@ class MachineRows:
             found[label] = _Block(seen, solve, solved, mixed, shared.T @ weighed - mixed.T @ solved)
 
         share(range(self.problem.num_labels), add)
-        # In the order of the labels and not of the threads, since sums depend on the order.
+        # Add in the order of the labels, not in the order in which threads end: round-off depends on it.
         blocks = [found[label] for label in range(self.problem.num_labels)]
         schur = np.eye(len(self._unit))
         for block in blocks:
             schur[np.ix_(block.seen, block.seen)] += block.own
-        # Without shared weights the system is empty, which LAPACK refuses.
+        # If there are no shared weights, the system is empty; LAPACK refuses empty systems.
         solve_shared = factorised(schur) if schur.size else np.copy
 
         def solve_all(right: np.ndarray) -> np.ndarray:
@@ -124,47 +124,47 @@ class MachineRows:
         return solve_all
 
     def _matrix(self, values: np.ndarray) -> np.ndarray:
-        """Return values (rows,) as a matrix (labels, instances), 0 for margins without a loss."""
+        """Arrange values of the rows as a matrix (labels, instances), with 0 for margins without a loss."""
         matrix = np.zeros(self.counted.shape)
         matrix[self.counted] = values
         return matrix
 
     def _parts(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Split weights into those of features, (features + 1, labels), and those of cliques."""
+        """Split a vector into feature weights, (features + 1, labels), and clique weights."""
         split = self.problem.num_columns * self.problem.num_labels
         return weights[:split].reshape(self.problem.num_columns, -1), weights[split:]
 
 
-# First σ, in units of the duals' inverse mean curvature, and its growth factor per pass. A growth of 10, a
-# looser INNER_TOLERANCE or a larger first step need fewer passes, but twice as many Newton steps.
+# First σ, times the mean curvature of the duals. A larger first σ needs more Newton steps.
 FIRST_STEP = 30.0
+# Growth factor of σ from pass to pass. A factor of 10 needs fewer passes, but twice as many Newton steps.
 GROWTH = 3.0
 LARGEST_STEP = 1e7
 MAX_NEWTON_STEPS = 100
-# A pass ends once weights and duals' weights differ by less than this share of the duals' change.
+# A pass ends once the weights differ from the duals' weights by at most this share of the duals' change.
 INNER_TOLERANCE = 1e-3
 LINE_TOLERANCE = 1e-2
 MAX_LINE_STEPS = 30
-# Least step length, and least gain of a pass as a share of the dual value. With features of very different
-# sizes and a large C, rounding prevents both; then coordinate descent continues.
+# Least length of a Newton step: shorter steps are round-off, so the pass ends.
 SHORTEST_LENGTH = 1e-8
+# If a pass gains less than this share of the dual value, coordinate descent continues.
 STALLED = 1e-9
-# Number of passes that nearly always suffices.
+# Number of passes that nearly always suffices; then the interior-point method takes over.
 PATIENCE = 12
 
 
 def update(problem: SharedProblem, state: SharedState, *, tol: float = 1e-3) -> SharedState:
-    """Make one proximal step; before the first step, make some sweeps; σ follows from the number of passes.
+    """Make one proximal step; before the first step, make some sweeps of coordinate descent.
 
     Args:
-        tol: the relative gap for the interior-point method, which is used if many steps were not enough.
+        tol: the relative gap for the interior-point method, which runs if many steps were not enough.
 
     Returns:
-        The new state, whose dual value is not lower; after the interior-point method, whose gap is smaller.
-        The same state if no method makes progress.
+        The new state: the dual value is not lower or, after the interior-point method, the gap is smaller.
+        If no method makes progress, the given state is returned.
 
     Raises:
-        ValueError: the state is of another problem.
+        ValueError: the state does not fit the problem.
     """
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
     if state.num_iters >= PATIENCE:
@@ -176,8 +176,8 @@ def update(problem: SharedProblem, state: SharedState, *, tol: float = 1e-3) -> 
     # If all rows are zero, there is no curvature, and any σ works.
     sigma = growth / (float(problem.curvature().mean()) or 1.0)
     new, is_settled = _maximise(problem, rows, start, sigma)
-    # If the Newton steps did not converge, the new duals may be worse than the old; take the best point
-    # between both.
+    # If the Newton steps did not converge, the new duals may be worse than the old duals; take the best point
+    # on the line between both.
     after = certified(problem, _between(problem, start, new), state.num_iters)
     if not is_settled:
         return _finished(problem, replace(after, num_iters=state.num_iters + 1), tol)
@@ -187,12 +187,12 @@ def update(problem: SharedProblem, state: SharedState, *, tol: float = 1e-3) -> 
 
 
 def limits(state: SharedState, tol: float, left: int, watched: bool) -> dict[str, Any]:
-    """Return arguments for the next ``update``."""
+    """Return the argument ``tol`` for the next ``update``."""
     return {"tol": tol}
 
 
 def _finished(problem: SharedProblem, state: SharedState, tol: float) -> SharedState:
-    """Run the interior-point method; return the better of the result and the state."""
+    """Run the interior-point method; return its state, or the given state if the given gap is not larger."""
     upper = np.broadcast_to(problem.upper, problem.spins.shape)
     counted = upper > 0
     rows = MachineRows(problem, interior_point.MatrixRows(_extended(problem)), counted)
@@ -214,7 +214,7 @@ def _extended(problem: SharedProblem) -> Features:
 def _maximise(
     problem: SharedProblem, rows: Features, state: SharedState, sigma: float
 ) -> tuple[np.ndarray, bool]:
-    """Run a proximal step; return the duals, and whether the Newton steps sufficed."""
+    """Run a proximal step; return the duals, and whether the Newton steps converged."""
     old, weights = state.dual_coef, state.weights
     margins = problem.margins(weights).T
     duals = old
@@ -270,13 +270,13 @@ class _Face(NamedTuple):
 
 
 def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
-    """Compute (I/σ + R Rᵀ)⁻¹ right."""
+    """Compute (I/σ + R Rᵀ)⁻¹ right, where R are the ``rows``."""
     count, width = rows.shape  # pyright: ignore[reportGeneralTypeIssues]
     if count < width:
         gram = dense(rows @ rows.T)
         gram.flat[:: count + 1] += 1 / sigma
         return _solve_positive(gram, right)
-    # With fewer features than free duals, by the inverse of I + σ RᵀR.
+    # There are at most as many features as free duals: solve the smaller system with I + σ RᵀR instead.
     gram = sigma * dense(rows.T @ rows)
     gram.flat[:: width + 1] += 1
     inner = _solve_positive(gram, rows.T @ right)
@@ -285,7 +285,7 @@ def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
 
 def _solve_positive(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Compute matrix⁻¹ right for a positive definite matrix; the matrix is overwritten."""
-    # Call LAPACK directly: SciPy's wrappers take as long as a small system.
+    # Call LAPACK directly: for a small system, SciPy's wrapper takes as long as the solution.
     _, solution, failed = dposv(matrix.T, right, lower=1, overwrite_a=1)
     if failed:
         raise np.linalg.LinAlgError(
@@ -299,7 +299,7 @@ def _newton_direction(
 ) -> SharedWeights:
     """Compute −(H + σ Σ_free f fᵀ)⁻¹ H residual, with H the diagonal of the penalties.
 
-    By the matrix inversion lemma all systems are over free duals of one label, or over the shared weights.
+    By the matrix inversion lemma, each system has only the free duals of one label, or the shared weights.
     """
     downhill = SharedWeights(-residual.features, -residual.cliques)
     faces: dict[int, _Face] = {}
@@ -313,16 +313,16 @@ def _newton_direction(
     features, cliques = downhill
     schur = np.diag(problem.penalty)
     pull = np.zeros(len(cliques))
-    # In the order of the labels and not of the threads, since sums depend on the order.
+    # Add in the order of the labels, not in the order in which threads end: round-off depends on the order.
     for face in map(faces.__getitem__, labels):
         schur[np.ix_(face.seen, face.seen)] += face.products[:, :-1]
         pull[face.seen] += face.products[:, -1]
     push = np.linalg.solve(schur, pull)
     for face in faces.values():
         steps = face.solved[:, -1] - face.solved[:, :-1] @ push[face.seen]
-        # Rows are selected again here, since the rows of all faces together may be many times the features.
+        # Select the rows again: kept for all faces, they could need many times the memory of the features.
         features[:, face.label] -= rows[face.members].T @ steps
-    # Σ Fᵀ(steps) = pull − (Schur − H) push = H push.
+    # Because schur · push = pull, the steps change the shared weights by exactly ``push``.
     return SharedWeights(features, cliques - push)
 
 
@@ -358,7 +358,7 @@ def _between(problem: SharedProblem, state: SharedState, new: np.ndarray) -> np.
     change = _combine(problem.weights(new), state.weights, -1.0)
     gain = problem.margin * float((new - state.dual_coef).sum()) - _inner(problem, state.weights, change)
     square = _inner(problem, change, change)
-    # For duals that do not change the weights, rounding can make the gain negative.
+    # If the new duals hardly change the weights, round-off can make the gain negative: keep the old duals.
     share = 0.0 if gain <= 0 else min(gain / square, 1.0) if square > 0 else 1.0
     return (1 - share) * state.dual_coef + share * new
 
@@ -368,6 +368,6 @@ def _combine(weights: SharedWeights, other: SharedWeights, factor: float) -> Sha
 
 
 def _inner(problem: SharedProblem, weights: SharedWeights, other: SharedWeights) -> float:
-    """Return Σ_j η_j w_j w'_j."""
+    """Return the inner product Σ_j η_j w_j w'_j of two weights."""
     cliques = problem.penalty @ (weights.cliques * other.cliques)
     return float((weights.features * other.features).sum() + cliques)

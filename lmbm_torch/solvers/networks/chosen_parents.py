@@ -1,12 +1,12 @@
 """Belief networks of many labels, each with a few chosen parents, trained block by block.
 
-Label k's field is ⟨w, x⟩ + b + Σ_{j ∈ pa(k)} v_j 2 y_j with y_j in {0, 1}: absent labels cost neither time
-nor memory. In spins s = 2y − 1 the field is the field of a sigmoid belief network with intercept b + Σ_j v_j;
-but here ½b² penalises the field for the usual case, in which all parents are absent.
+Label k's field (the score for y_k = 1) is ⟨w, x⟩ + b + Σ_{j ∈ pa(k)} v_j 2 y_j with y_j in {0, 1}: absent
+labels cost neither time nor memory. In spins s = 2y − 1 the network is a sigmoid belief network with
+intercept b + Σ_j v_j; but the penalty is ½b², where b is the intercept if all parents are absent.
 
 Parents are chosen as features are chosen by Perkins, Lacker and Theiler, "Grafting", JMLR 2003: independent
-labels are trained first, and at the duals α the objective's derivative by a new weight v_j is −Σ_i α_ik s_ik
-2 y_ij. The labels of the largest derivatives become parents, and training continues from the duals.
+labels are trained first. At the duals α, the objective's derivative by a new weight v_j is −Σ_i α_ik s_ik
+2 y_ij. The labels j with the largest derivatives become parents, and training continues from the duals.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems, feature_rows
 
-# Number of labels in one call, which share first passes over the data, and whose duals are in memory.
+# Number of labels trained together: the duals of all these labels must fit into memory.
 BLOCK = 64
-# Relative gap of the first training without parents; its dual variables select the parents.
+# Relative gap at which the first training, without parents, ends; the dual variables select the parents.
 FIRST_TOL = 1e-2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManyLabels:
-    """The problems of all labels, numbered by position in the ordering.
+    """The training problems of all labels; labels are numbered by position in the ordering.
 
     Args:
         features: (instances, features), dense or CSR.
@@ -54,29 +54,29 @@ class ManyLabels:
         return weight if weight is None or weight.ndim == 1 else weight[:, k]
 
     def rows(self, rows: np.ndarray) -> ManyLabels:
-        """Return the problems of some instances."""
+        """Return the problems restricted to the instances ``rows``."""
         weight = None if self.sample_weight is None else self.sample_weight[rows]
         return replace(
             self, features=self.features[rows], labels=self.labels[rows].tocsc(), sample_weight=weight
         )
 
     def blocks(self) -> list[range]:
-        """Return the labels of each call of :func:`solve_block`."""
+        """Divide the labels into ranges, one for each call of :func:`solve_block`."""
         count = self.labels.shape[1]
         return [range(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK)]
 
 
 class Solved(NamedTuple):
-    """Weights, in spins, and values of the labels of a block.
+    """The trained weights of the labels of a block, with parents as spins, and the objectives' values.
 
     Args:
-        features: (labels of the block, features).
+        features: weights of features, (labels of the block, features).
         bias: (labels of the block,).
-        parents: (labels of the block, labels), CSR.
+        parents: weights of parents, (labels of the block, labels), CSR.
         primal: (labels of the block,), each label's objective.
         dual: (labels of the block,), each label's dual value.
-        losses: (labels of the block,), Σ_i [γ − m_i]_+.
-        num_iters: (labels of the block,), rounds of the solver.
+        losses: (labels of the block,), the sum of hinge losses Σ_i [γ − m_i]_+.
+        num_iters: (labels of the block,), the number of the solver's rounds.
     """
 
     features: np.ndarray
@@ -89,7 +89,7 @@ class Solved(NamedTuple):
 
 
 class _Label(NamedTuple):
-    """A label's entries of :class:`Solved`, with parents by position, parents' weights, and duals."""
+    """The trained weights of one label, with the positions of the parents, and the dual variables."""
 
     features: np.ndarray
     bias: float
@@ -115,7 +115,8 @@ def solve_block(
         TypeError: see :meth:`LabelProblems.from_labels`.
     """
     check_count("max_parents", max_parents)
-    # Copied, since memory shared with another process is read-only: kernels would be compiled again for it.
+    # Copy the features: memory shared with another process is read-only, and compiled code would be compiled
+    # again for read-only arrays.
     problems = replace(problems, features=feature_rows(problems.features.copy()))
     independent, dual_coef = _begin(problems, block, max_iter=max_iter, seed=seed)
     earlier = sparse.csr_array(problems.labels[:, : block.stop].T)
@@ -147,7 +148,7 @@ def held_out_losses(
     Args:
         split: indices of training instances and of held-out instances.
         labels: positions, ascending, of the labels to train.
-        counts: limits of the number of parents; fastest in rising order.
+        counts: limits of the number of parents; training is fastest if the limits are in rising order.
     """
     known, held_out = (problems.rows(rows) for rows in split)
     known = replace(known, features=feature_rows(known.features))
@@ -161,7 +162,7 @@ def held_out_losses(
             parents = choose_parents(earlier, k, signed, count)
             label = _learn(known, k, parents, duals, tol=FIRST_TOL, max_iter=max_iter, seed=seed)
             losses[j, place] = _losses(held_out, k, label).sum()
-            # The next step has more parents, of which these are a subset: start from these duals.
+            # The next limit adds parents to these parents, so training starts from these duals.
             duals = label.dual_coef
 
     share(range(len(labels)), learn)
@@ -186,7 +187,7 @@ def choose_parents(labels: sparse.csr_array, k: int, signed: np.ndarray, count: 
         signed: (instances,), α_i s_i of label k without the new parents.
     """
     promise = np.abs(labels @ signed)[:k]
-    # At ties, the first labels.
+    # If derivatives are equal, prefer the first labels.
     best = np.argsort(-promise, kind="stable")[:count]
     return np.sort(best[promise[best] > 0])
 
@@ -194,7 +195,7 @@ def choose_parents(labels: sparse.csr_array, k: int, signed: np.ndarray, count: 
 def _begin(
     problems: ManyLabels, labels: Sequence[int], *, max_iter: int, seed: int
 ) -> tuple[LabelProblems, np.ndarray]:
-    """Train labels without parents; return the problems, and duals (labels, instances)."""
+    """Train labels without parents; return the problems, and the dual variables (labels, instances)."""
     columns, weight = problems.labels[:, list(labels)].toarray(), problems.sample_weight
     if weight is not None and weight.ndim == 2:
         weight = weight[:, list(labels)]
@@ -214,7 +215,7 @@ def _learn(
     max_iter: int,
     seed: int,
 ) -> _Label:
-    """Train label k with given parents, starting from the duals with fewer parents or none."""
+    """Train label k with given parents, starting from the dual variables found with fewer or no parents."""
     own = LabelProblems.from_labels(
         with_parents(problems.features, problems.labels[:, parents]),
         problems.labels[:, [k]].toarray(),
@@ -238,7 +239,7 @@ def with_parents(features: Features, labels: Any) -> Features:
     The factor gives a parent the scale of its spin 2y − 1.
     """
     if isinstance(features, sparse.csr_array):
-        # SciPy stacks two CSR arrays in one pass; stacking by coordinates takes twice as long.
+        # Convert to CSR first: SciPy stacks two CSR arrays in half the time.
         columns = (2 * labels).tocsr()
         return sparse.csr_array(sparse.hstack([features, columns], format="csr", dtype=features.dtype))
     return np.hstack([features, 2 * labels.toarray()], dtype=features.dtype)

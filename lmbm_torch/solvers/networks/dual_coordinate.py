@@ -1,7 +1,7 @@
 """Dual coordinate descent for label problems, after Hsieh et al. 2008, to a certified duality gap.
 
-Convergence is slow for columns with ranges of different orders of magnitude. Labels unsolved after many
-rounds are left to :mod:`~lmbm_torch.solvers.interior_point` if the steps are affordable.
+Convergence is slow if the ranges of columns differ by orders of magnitude. Labels unsolved after many rounds
+are solved by :mod:`~lmbm_torch.solvers.interior_point` if the features are small enough to be copied.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from lmbm_torch.solvers.networks.problems import init as init
 from lmbm_torch.solvers.networks.problems import limits as limits
 from lmbm_torch.solvers.networks.problems import next_stage as next_stage
 
-# Number of first sweeps over all labels at once, while nearly every instance matters to nearly every label;
-# more were not faster on any data set that was tried.
+# Number of first sweeps that treat all labels together, while most duals of most labels still change; more
+# were not faster on any data set that was tried.
 SHARED_SWEEPS = 4
-# Least number of values that a sweep over all labels must read; with fewer, sweeps over single labels are as
-# fast, and less must be compiled.
+# Least size (labels · feature values) for sweeps over all labels together; below, sweeps over single labels
+# are as fast, and less must be compiled.
 WORTH_SHARING = 200_000
-# Number of rounds that nearly always suffices; and the number of rounds, per column, that takes as long as an
-# interior-point factorisation (for rows of equal length).
+# Number of rounds that nearly always suffices.
 PATIENCE = 20
+# Number of rounds, for each column, that take as long as an interior-point factorisation.
 ROUNDS_PER_COLUMN = 0.25
-# Largest number of values that interior points copy.
+# Largest number of feature values that the interior-point method may copy.
 MOST_VALUES = 50_000_000
 
 
 def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[UpdateSettings]) -> NetworkState:
     """Make up to ``num_iters`` rounds for every label with a relative gap above ``tol``.
 
-    A round reads all instances once, then sweeps over the instances with a violation until little violation
-    is left. An update from zero begins with sweeps over all instances, each visited once for all labels.
-    After :func:`patience` rounds, an update finishes by interior points, which count as one round.
+    A round visits all instances once, then sweeps over the instances whose duals are not yet optimal until
+    little is left to gain. An update from zero duals begins with sweeps that treat all labels together.
+    After :func:`patience` rounds, an update runs the interior-point method, which counts as one round.
 
     Args:
         settings: see :class:`~lmbm_torch.solvers.networks.problems.UpdateSettings`.
@@ -50,7 +50,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
         The new state; it does not depend on how the rounds are divided into updates.
 
     Raises:
-        ValueError: the state is of other problems, or positions are unknown.
+        ValueError: the state does not fit the problems, or positions are unknown.
     """
     labels, tol, num_iters, seed = work(problems, state, **settings)
     if not len(labels):
@@ -59,14 +59,14 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
     left = patience(problems) * (1 + place) - state.num_iters
     if left <= 0:
         return _finished(problems, state, labels, tol)
-    # As an integer, since the kernel would be compiled again for a float.
+    # Convert to an integer: for a float, the compiled code would be compiled again.
     num_iters = int(min(num_iters, left))
     backend = kernels("dual.network")
     weights, duals = state.weights.copy(), state.dual_coef.copy()
-    # A stored state continues with the same random numbers.
+    # Derive the seed from the number of rounds, so that a stored state resumes with the same random numbers.
     seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) + state.num_iters
     first, last = labels[0], labels[-1] + 1
-    # Only a contiguous block, since labels in between must stay unchanged.
+    # Sweep over all labels together only if they are contiguous: labels in between must stay unchanged.
     is_block = problems.upper.ndim == 1 and np.array_equal(labels, np.arange(first, last))
     if is_block and len(labels) * _stored(problems) >= WORTH_SHARING and not duals[labels].any():
         blocks = min(torch.get_num_threads(), last - first)
@@ -84,7 +84,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
 
 
 def patience(problems: LabelProblems) -> float:
-    """Return the number of rounds of a stage that cost as much as interior points."""
+    """Return the number of rounds of a stage before the interior-point method takes over (inf: never)."""
     instances, columns = problems.num_instances, problems.num_columns
     if instances * columns > MOST_VALUES:
         return np.inf
@@ -99,7 +99,7 @@ def _stored(problems: LabelProblems) -> int:
 
 
 def _finished(problems: LabelProblems, state: NetworkState, labels: np.ndarray, tol: float) -> NetworkState:
-    """Run interior points for some labels; keep a label's result if its gap is smaller."""
+    """Run the interior-point method for some labels; keep the results of labels whose gap decreased."""
     sees, duals = problems.sees, state.dual_coef.copy()
 
     def finish(label: int, stop: np.ndarray) -> None:

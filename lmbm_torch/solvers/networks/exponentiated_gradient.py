@@ -2,10 +2,10 @@
 
 Source: Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional
 random fields and max-margin Markov networks", JMLR 9, 2008, applied to lmbm_and_lmsbn_2010, Equation 6. A
-dual α_l and the remainder of the box, C_l − α_l, are a distribution of mass C_l over two points. A step
-multiplies the odds between the two points by exp(η g_l), where g_l = γ − s_l z_l is the dual's gradient. The
-rate η is the inverse curvature along the log-odds, halved until the dual grows by a fair share of what the
-gradient promises. Duals never reach the bounds of the box, but come as close as 1e-13.
+dual α_l and the rest C_l − α_l are treated as a distribution over two points, with sum C_l. A step multiplies
+the odds α_l / (C_l − α_l) by exp(η g_l), where g_l = γ − s_l z_l is the dual's gradient. The rate η is the
+inverse curvature along the log-odds, halved until the dual grows by a fair share of what the gradient
+predicts. Duals never reach the bounds 0 and C_l, but come as close as 1e-13.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
         settings: see :class:`~lmbm_torch.solvers.networks.problems.UpdateSettings`.
 
     Returns:
-        The new state; independent of how the rounds are divided into updates.
+        The new state, which does not depend on how the rounds are divided into updates.
 
     Raises:
-        ValueError: a state of other problems, unknown positions.
+        ValueError: the state does not fit the problems, or positions are unknown.
     """
     labels, tol, num_iters, seed = work(problems, state, **settings)
     backend = kernels("dual.network")

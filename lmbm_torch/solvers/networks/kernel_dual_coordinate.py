@@ -1,16 +1,15 @@
 """Dual ascent by pairs of instances for kernel label problems, to a certified duality gap.
 
-A matrix in single precision holds the joint kernel (beyond the memory limit, parts of it) of one label after
-another. Fields in double precision start the steps and certify the result, so
-single precision costs at most one more update.
+A label's joint kernel is the kernel of the features plus products of the spins of the label's parents. Only
+the products differ between labels, so a single matrix in single precision is changed from each label's joint
+kernel to the next. Fields (scores) in double precision start the steps and certify the result, so single
+precision costs at most one more update.
 
-The joint kernels of two labels differ only by products of the spins that one of the labels sees. So a single
-matrix is enough: it is changed from one label's kernel to the next.
-
-If the matrix does not fit into memory, labels are solved among parts of the instances. Active instances are
-those with a dual inside the box or a share of the gap; they are few. If their joint kernel fits, the label is
-solved among them, otherwise (as at zero duals) among blocks of instances. The main cost of a round is to read
-the kernel values with all instances, once for all labels.
+If the matrix does not fit into memory, labels are solved on subsets of the instances. An instance is active
+if its dual is strictly between the bounds or it contributes to the gap; few instances are active. If the
+joint kernel of the active instances fits into memory, the label is solved on them, otherwise (as at zero
+duals) on blocks of instances. The main cost of a round is to read the kernel values with all instances, once
+for all labels.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import NetworkState, UpdateSettings, following_stage, work
 from lmbm_torch.solvers.networks.problems import limits as limits
 
-# Largest bytes of a joint kernel.
+# Largest number of bytes of a joint kernel in memory.
 MEMORY = 2**30
 
 
 # Number of instances of a block, if the kernel of the active instances does not fit into memory.
 BLOCK = 8192
-# The active instances are chosen again when a label's gap has fallen to this share of the first gap.
+# Active instances are chosen again once a label's gap has fallen to this share of the gap at the choice.
 ROUND_TARGET = 0.01
-# Fields are computed again when a label's gap has fallen to this share, the limit of single precision.
+# Fields are computed again once the gap has fallen to this share: single precision allows no smaller gap.
 TRUSTED = 1e-4
 
 
@@ -64,8 +63,8 @@ def is_within_memory(matrices: int, instances: int) -> bool:
 def matrix(problems: KernelLabelProblems) -> np.ndarray:
     """Return the features' part of the kernel, (instances, instances), in single precision.
 
-    Computed values are kept for the next belief network if two matrices fit into memory: a copy takes a third
-    of the time.
+    If two matrices fit into memory, the values are kept for the next belief network: copying them takes a
+    third of the time of computing them.
     """
     size, gram = problems.num_instances, problems.gram
     if isinstance(gram, CachedGram) and gram.single is not None:
@@ -81,11 +80,11 @@ def matrix(problems: KernelLabelProblems) -> np.ndarray:
 
 
 class JointKernel:
-    """The joint kernel of some instances, for one label after another.
+    """The joint kernel matrix of some instances, changed in place from one label to the next.
 
     Args:
-        values: (instances, instances), the features' kernel, changed in place.
-        index: the instances.
+        values: (instances, instances), the kernel of the features, which :meth:`of` overwrites.
+        index: the indices of the instances.
     """
 
     def __init__(self, problems: KernelLabelProblems, values: np.ndarray, index: np.ndarray | slice) -> None:
@@ -96,11 +95,11 @@ class JointKernel:
 
     @classmethod
     def whole(cls, problems: KernelLabelProblems) -> JointKernel | None:
-        """Return the joint kernel of all instances, or None beyond the memory limit."""
+        """Return the joint kernel of all instances, or None if the matrix does not fit into memory."""
         return cls(problems, matrix(problems), slice(None)) if fits(problems) else None
 
     def copy(self) -> JointKernel:
-        """Return a copy with separate values."""
+        """Return a copy with a separate kernel matrix."""
         other = copy(self)
         other.values = self.values.copy()
         return other
@@ -112,7 +111,7 @@ class JointKernel:
         return other
 
     def of(self, label: int) -> np.ndarray:
-        """Return the values for the label at a position; valid until the next call."""
+        """Return the joint kernel of the label at a position; the next call overwrites the matrix."""
         sees = self._sees[:, label]
         (new,) = (sees != self._seen).nonzero()
         if len(new):
@@ -129,7 +128,7 @@ def solve_parts(
     num_iters: int,
     random: np.random.Generator,
 ) -> int:
-    """Solve each label among parts of the instances; return the number of rounds."""
+    """Solve each label on subsets of the instances; return the number of rounds."""
     for made in range(num_iters):
         left = [label for label, box in boxes.items() if _gap(box) > tols[label] * _primal(box)]
         if not left:
@@ -148,12 +147,12 @@ def solve_parts(
 def _visit_blocks(
     problems: KernelLabelProblems, boxes: dict[int, Box], tols: dict[int, float], random: np.random.Generator
 ) -> None:
-    """Solve labels once among blocks of the active instances in turn, until few instances are active."""
+    """Solve labels on each block of active instances in turn, until the active instances fit into memory."""
     boxes = _wide(boxes)
     matters = np.zeros(problems.num_instances, bool)
     for box in boxes.values():
         matters[box.active()] = True
-    # Random blocks mix all instances quickly; blocks in the order of gaps took ten times the rounds.
+    # Draw the blocks at random: blocks in the order of the instances' gaps needed ten times as many rounds.
     order = random.permutation(np.flatnonzero(matters))
     step = min(BLOCK, most_instances())
     for first in range(0, len(order), step):
@@ -169,7 +168,7 @@ def _visit_blocks(
 
 
 def _wide(boxes: dict[int, Box]) -> dict[int, Box]:
-    """Select the labels with more active instances than fit into memory."""
+    """Select the labels whose active instances have a joint kernel too large for memory."""
     return {label: box for label, box in boxes.items() if len(box.active()) > most_instances()}
 
 
@@ -181,7 +180,7 @@ def _goal(box: Box, tol: float) -> float:
 def _solve_together(
     problems: KernelLabelProblems, boxes: dict[int, Box], index: np.ndarray, goals: dict[int, float]
 ) -> np.ndarray:
-    """Solve labels among some instances, each to a given gap; return the changes of β, (rows, labels)."""
+    """Solve labels on some instances, each to a given gap; return the changes of β, (rows, labels)."""
     joint = JointKernel(problems, problems.among(index), index)
     changes = np.zeros((len(index), problems.num_labels))
     for label, goal in goals.items():
@@ -191,7 +190,7 @@ def _solve_together(
 
 def _solve_among(joint: np.ndarray, box: Box, index: np.ndarray, goal: float) -> np.ndarray:
     some = Box(*(values[index] for values in box))
-    # Relative to the primal value of all instances; relative to the block's, no step would be made.
+    # The solver's tolerance is relative to the primal value of the block, so divide the absolute goal by it.
     primal = _primal(some)
     if primal > 0:
         kernels("dual.kernel_network").solve_label(joint, some, goal / primal, 10 * len(index))
@@ -220,7 +219,7 @@ class KernelState(NetworkState):
     """The state of a network's problems, with the labels' fields.
 
     Args:
-        fields: z at ``weights``, (instances, labels).
+        fields: the fields (scores) z at ``weights``, (instances, labels).
     """
 
     fields: np.ndarray
@@ -236,10 +235,10 @@ def init(problems: KernelLabelProblems, dual_coef: np.ndarray | None = None) -> 
 
 
 class Expansions(NamedTuple):
-    """A solution for labels by index, as a start for problems with the same kernel values.
+    """A solution from which training of problems with the same kernel values can start; labels by index.
 
     Args:
-        dual_coef: (labels, instances).
+        dual_coef: the dual variables, (labels, instances).
         fields: Σ_j α_jk s_jk k(x_j, x_l), (instances, labels), without the part of the context.
         parents: boolean (labels, labels); row k marks the parents of label k.
     """
@@ -250,15 +249,15 @@ class Expansions(NamedTuple):
 
     @classmethod
     def of(cls, problems: KernelLabelProblems, dual_coef: np.ndarray, fields: np.ndarray) -> Expansions:
-        """Convert duals and expansions by position."""
+        """Convert duals and fields from positions in the ordering to the indices of labels."""
         by_label = np.argsort(problems.ordering)
         return cls(dual_coef[by_label], fields[:, by_label], problems.parents)
 
 
 def start(problems: KernelLabelProblems, known: Sequence[Expansions]) -> KernelState:
-    """Return the uncertified state at the duals of known solutions, made feasible.
+    """Return the state at the duals of known solutions, made feasible, with values from stored fields.
 
-    Each label starts from the solution with the most similar parents; at ties, from the last one.
+    Each label starts from the solution with the most similar parents; at ties, from the last solution.
     """
     differences = (np.stack([one.parents for one in known]) ^ problems.parents).sum(2)
     nearest = len(known) - 1 - differences[::-1].argmin(0)
@@ -273,7 +272,7 @@ def start(problems: KernelLabelProblems, known: Sequence[Expansions]) -> KernelS
 
 
 def solution(problems: KernelLabelProblems, state: KernelState) -> Expansions:
-    """Return a start for other problems with the same kernel values."""
+    """Convert a state to a start for other problems with the same kernel values."""
     of_context = problems.context @ state.weights[problems.num_instances :]
     return Expansions.of(problems, state.dual_coef, state.fields - of_context)
 
@@ -289,12 +288,12 @@ def held_out(
 ) -> np.ndarray:
     """Compute each instance's fields, (instances, labels), by models trained without the instance's fold.
 
-    The gaps at which training stops are computed from running fields and are not certified. If the joint
-    kernel fits into memory, results do not depend on which labels are trained together.
+    The gaps at which training stops are not certified: the fields carry the round-off of the steps. If the
+    joint kernel fits into memory, results do not depend on which labels are trained together.
 
     Args:
         problems: problems of labels without parents.
-        folds: disjoint sets of instances, a partition.
+        folds: disjoint sets of instances that together contain all instances.
         positions: the labels to train; by default all.
         tol: as for :func:`update`, for each fold.
         num_iters: as for :func:`update`, for each fold.
@@ -326,10 +325,10 @@ def held_out(
 def _learned_from_others(
     joint: JointKernel, boxes: dict[int, Box], fold: np.ndarray, solve: Callable[..., Any]
 ) -> np.ndarray:
-    """Compute the fields (fold, labels) of a fold after ``solve`` has trained on the remaining instances.
+    """Train by ``solve`` on all instances but ``fold``; return the fields of the fold, (fold, labels).
 
-    The remaining instances are copied once for all labels: steps on the whole matrix would read held-out
-    rows, too.
+    The kernel of the remaining instances is copied once for all labels: steps on the whole matrix would also
+    read the held-out columns.
     """
     values = joint.of(next(iter(boxes)))
     others = np.delete(np.arange(len(values)), fold)
@@ -351,12 +350,12 @@ def next_stage(
 
 
 class Ascent(NamedTuple):
-    """Improved duals of some labels.
+    """Improved dual variables of some labels.
 
     Args:
-        labels: (labels,), positions.
-        dual_coef: (labels, instances).
-        num_iters: number of rounds.
+        labels: the labels' positions in the ordering.
+        dual_coef: the dual variables, (labels, instances).
+        num_iters: the number of rounds made.
     """
 
     labels: np.ndarray
@@ -369,13 +368,14 @@ def update(
 ) -> KernelState:
     """Make up to ``num_iters`` rounds for the labels with a relative gap above ``tol``.
 
-    A round makes as many steps as instances; beyond the memory limit, it solves the active instances once.
+    A round makes as many steps as there are instances; if the joint kernel does not fit into memory, a round
+    solves each label on the active instances once.
 
     Args:
         settings: see :class:`~lmbm_torch.solvers.networks.problems.UpdateSettings`.
 
     Raises:
-        ValueError: a state of other problems, unknown positions.
+        ValueError: the state does not fit the problems, or positions are unknown.
     """
     return after(problems, state, [ascent(problems, state, **settings)])
 
@@ -394,13 +394,13 @@ def ascent(problems: KernelLabelProblems, state: KernelState, **settings: Unpack
     random = np.random.default_rng((seed, state.num_iters))
     made = _solve(problems, boxes, tols, num_iters, random, JointKernel.whole(problems))
     duals = np.stack([box.coef for box in boxes.values()]) * problems.spins[labels]
-    # Count at least one round: rounding may hide that a label is not solved.
+    # Report at least one round: in single precision, an unsolved label may look solved before the first step.
     rounds = max(-(-max(made) // problems.num_instances), 1)
     return Ascent(labels, duals, rounds)
 
 
 def after(problems: KernelLabelProblems, state: KernelState, found: Sequence[Ascent]) -> KernelState:
-    """Return the state with improved duals, certified by one product with the kernel."""
+    """Return the state with improved duals, and values computed anew by one product with the kernel."""
     made = max(each.num_iters for each in found)
     if not made:
         return state
@@ -434,7 +434,7 @@ def _valued(
 
 
 def _boxes(problems: KernelLabelProblems, state: KernelState, labels: np.ndarray) -> dict[int, Box]:
-    """Return the duals of some labels by position, each with separate arrays."""
+    """Return for each of ``labels``, by position, the duals, bounds and gradient as separate arrays."""
     spins = problems.spins[labels].astype(np.float64)
     bound = (problems.upper if problems.upper.ndim == 1 else problems.upper[labels]) * spins
     linear = problems.margin * spins
@@ -456,7 +456,7 @@ def _solve(
     random: np.random.Generator,
     joint: JointKernel | None,
 ) -> list[int]:
-    """Solve each label (without a joint kernel, by parts in random order); return the steps of each label."""
+    """Solve each label (without a joint kernel, on subsets of instances); return the steps of each label."""
     size = problems.num_instances
     if joint is None:
         return [size * solve_parts(problems, boxes, tols, num_iters, random)] * len(boxes)

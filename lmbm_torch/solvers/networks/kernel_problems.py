@@ -1,4 +1,4 @@
-"""The hinge problems of a sigmoid belief network, one for each label, with kernel expansions as fields."""
+"""The hinge problems of a sigmoid belief network, one for each label, with a kernel in place of features."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class KernelLabelProblems(NetworkProblems):
-    """The problems of the additive joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩; see :meth:`from_labels`.
+    """The problems with the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩, s_pa the parents' spins.
 
     The field z_lk = Σ_j β_jk k(x_j, x_l) + ⟨v_k, context_l⟩ is linear in the parents, so decoding costs as
     much as without a kernel. Weights are (instances + columns of the context, labels): first β, then v. All
-    labels use the same kernel values.
+    labels use the same kernel values. Use :meth:`from_labels`.
 
     Args:
-        gram: the features' part of the kernel.
+        gram: the kernel values k(x, x') of the features.
         scale: (columns of the context,), the weight of each column in the joint kernel: 1 for the constant, c
             for the others.
     """
@@ -74,7 +74,7 @@ class KernelLabelProblems(NetworkProblems):
         return replace(
             self,
             spins=self.spins[place],
-            # In row-major order, like the original.
+            # Keep the row-major order of the original, which the solvers read fastest.
             context=np.take(self.context, columns, axis=1),
             upper=self.upper if self.upper.ndim == 1 else self.upper[place],
             ordering=np.array(ordering, np.int64),
@@ -82,7 +82,7 @@ class KernelLabelProblems(NetworkProblems):
 
     @cached_property
     def parents(self) -> np.ndarray:
-        """Return (labels, labels) by index; row k marks the parents of label k; read-only."""
+        """Return a mask (labels, labels) by index, whose row k marks the parents of label k."""
         by_label = np.argsort(self.ordering)
         return self.sees[1 : 1 + self.num_labels].T[np.ix_(by_label, by_label)]
 
@@ -97,12 +97,12 @@ class KernelLabelProblems(NetworkProblems):
         return values
 
     def fields(self, weights: np.ndarray) -> np.ndarray:
-        """Return z, (instances, labels), for ``weights`` (columns, labels)."""
+        """Return the fields z, (instances, labels), for ``weights`` (columns, labels)."""
         coef = weights[: self.num_instances]
         return self.expansions(coef) + self.context @ weights[self.num_instances :]
 
     def expansions(self, coef: np.ndarray) -> np.ndarray:
-        """Return Σ_j coef_jk k(x_j, x_l), (instances, labels), for ``coef`` (instances, labels)."""
+        """Return the kernel expansions Σ_j coef_jk k(x_j, x_l), like ``coef`` (instances, labels)."""
         fields = np.zeros(coef.shape)
         support = np.flatnonzero(coef.any(1))
         if len(support) > self.num_instances / 2:
@@ -119,9 +119,9 @@ class KernelLabelProblems(NetworkProblems):
         return fields
 
     def triangle(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield each block of rows: the first row, and kernel values from the first row's column on.
+        """Yield blocks of the kernel matrix that cover all values on and above the diagonal.
 
-        The blocks cover all values on and above the diagonal, in double precision.
+        A block is the number f of its first row, and the kernel values in columns f, f + 1, … as float64.
         """
         step = self._rows_at_once()
         for first in range(0, self.num_instances, step):
@@ -137,11 +137,11 @@ class KernelLabelProblems(NetworkProblems):
         return self.context @ self._context_weights(coef)
 
     def square_norms(self, weights: np.ndarray) -> np.ndarray:
-        """Return ‖w_k‖² = Σ_l β_lk z_lk, (labels,), for weights computed from duals."""
+        """Return the squared norms ‖w_k‖² = Σ_l β_lk z_lk, (labels,), for weights computed from duals."""
         return (weights[: self.num_instances] * self.fields(weights)).sum(0)
 
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
-        """Return β_lk = α_lk s_lk, and below it v_k = scale Σ_l β_lk context_l, (columns, labels)."""
+        """Return the weights of duals: β_lk = α_lk s_lk, then v_k = scale Σ_l β_lk context_l."""
         signed = (dual_coef * self.spins).T
         return np.vstack([signed, self._context_weights(signed)])
 

@@ -1,8 +1,8 @@
 """Pegasos for label problems: stochastic subgradient steps of size 1/(λt), with a duality gap.
 
-Source: Shalev-Shwartz et al. 2007. A pass visits every instance once, in random order. Then w = Σ_l α_l s_l
-(features, context)_l with α_l = C_l · (share of the visits to l within the margin). These α are in the box of
-the dual, so the gap of the dual solvers is valid here, too.
+Source: Shalev-Shwartz et al. 2007. A pass visits every instance once, in random order. The weights are then
+w = Σ_l α_l s_l (features, context)_l with α_l = C_l · (share of the visits to instance l at which its margin
+was below γ). These α are feasible in the dual, so the duality gap of the dual solvers is valid here, too.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def init(problems: LabelProblems) -> NetworkState:
 def update(problems: LabelProblems, state: NetworkState, *, seed: int = 0) -> NetworkState:
     """Make one pass over all instances in random order, in small batches, for all labels at once."""
     instances, passes = problems.num_instances, state.num_iters
-    # Sums of steps are stored, and divided by the number of visits to get the weights: so the factor 1 − 1/t
-    # of every step costs nothing.
+    # Store the sum of the steps, and divide by the number of visits to get the weights: so the factor 1 − 1/t
+    # need not be applied to all weights at every step.
     visits = passes * instances
     sums = np.stack([state.weights * visits, np.zeros_like(state.weights)])
     order = np.random.default_rng((seed, passes)).permutation(instances)
     hit = step_along(problems, sums, visits, order, instances)
     visits += instances
-    # The minimum keeps the mean in the box in spite of rounding.
+    # Round-off may lift a mean above the upper bound, so take the minimum.
     duals = np.minimum((state.dual_coef * passes + hit * problems.upper) / (passes + 1), problems.upper)
     weights = sums[0] / visits
     return NetworkState(duals, weights, problems.primal(weights), problems.dual(duals, weights), passes + 1)
@@ -49,8 +49,8 @@ def step_along(
     """Visit the instances in ``order``, in small batches, for all labels at once.
 
     Args:
-        sums: (2, columns, labels), changed in place: the sum of all steps so far, and the sum of the steps
-            times the number of visits at each. The weights are the first sum divided by the number of visits.
+        sums: (2, columns, labels), changed in place: the sum of all steps so far, and the sum of the steps,
+            each times the number of visits at that time. The weights are the first sum divided by ``visits``.
         visits: the number of visits so far.
         epoch: the number of instances in the objective: 1/λ = C · epoch.
 
@@ -74,17 +74,17 @@ def step_along(
 
 
 def mean_weights(sums: np.ndarray, visits: int) -> np.ndarray:
-    """Return the mean of the weights after each visit t, with weight t, from :func:`step_along`'s sums.
+    """Average the weights after all visits t = 1, 2, …, weighted by t, from the sums of :func:`step_along`.
 
     The last weights still move with each step; the error of the mean has no factor log t (Lacoste-Julien et
-    al. 2012). As the weights after visit t are the sum of the steps divided by t, a step at visit s counts
-    visits − s + 1 times.
+    al. 2012). As the weights after visit t are the sum of the steps divided by t, a step at visit s enters
+    the sum visits − s + 1 times.
     """
     return 2 / visits * (sums[0] - sums[1] / (visits + 1))
 
 
 def _rows(features: Features, batch: np.ndarray) -> tuple[np.ndarray | slice, Features]:
-    """Return some instances, restricted to the columns with a non-zero entry."""
+    """Return the columns with a non-zero entry in ``batch``, and the batch restricted to these columns."""
     rows = features[batch]
     if isinstance(rows, sparse.csr_array):
         columns = np.unique(rows.indices)

@@ -1,7 +1,4 @@
-"""The hinge problems of a sigmoid belief network: one binary problem for each label, with the same inputs.
-
-Also the states of the dual solvers and the stages of training.
-"""
+"""The hinge problems of a sigmoid belief network, one for each label; also solver states and stages."""
 
 from __future__ import annotations
 
@@ -21,11 +18,12 @@ from lmbm_torch.solvers.base import SolverState, relative_gap
 
 Features = np.ndarray | sparse.csr_array
 
-# Dense rows become CSR if they have at least so many columns, and at most so large a share of non-zero
-# values: 600 columns then take 0.3 to 0.5 of the time, 100 columns 0.7 to 0.9.
+# Least number of columns at which mostly zero dense rows become CSR: 100 columns then take 0.7 to 0.9 of the
+# time, 600 columns 0.3 to 0.5.
 MANY_COLUMNS = 100
+# Largest share of non-zero values at which dense rows become CSR.
 MOSTLY_ZEROS = 0.1
-# Largest share of non-zero values for CSR: beyond, CSR is as large as an array and 1.1 to 6.7 times as slow.
+# Largest share of non-zero values for CSR: above, CSR is as large as an array and 1.1 to 6.7 times as slow.
 MOSTLY_FULL = 2 / 3
 
 ROUNDS_PER_CALLBACK = 5
@@ -35,9 +33,9 @@ class NetworkSettings(TypedDict, total=False):
     """Settings of ``from_labels``; :func:`network_structure` holds the defaults.
 
     Args:
-        ordering: the label at each position; index order by default.
-        parents: False for independent labels, True for all labels before; or (labels, labels), True where
-            the row's label has the column's label, before it in the ordering, as parent.
+        ordering: the label at each position, parents before children; by default the order of the indices.
+        parents: True if all earlier labels are parents of a label, False for independent labels; or a mask
+            (labels, labels), True where the column's label is a parent of the row's label.
         cliques: sets of three or more labels; the last in the ordering is the child.
         C: the weight of the losses in ½‖w‖² + C Σ losses.
         sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
@@ -56,7 +54,7 @@ class NetworkWeights(NamedTuple):
     """Weights of a sigmoid belief network, with labels by index.
 
     Args:
-        features: (labels, features).
+        features: weights of the features, (labels, features).
         bias: (labels,).
         parents: (labels, labels), row i has the weights of label i's parents.
         cliques: (cliques,), in the order in which the caller gave the cliques.
@@ -69,9 +67,9 @@ class NetworkWeights(NamedTuple):
 
 
 class HingeProblem:
-    """Hinge losses of labels: spins (labels, instances), 0 for missing labels, and duals in [0, ``upper``].
+    """Base class for hinge losses of labels, with spins (labels, instances), 0 for missing labels.
 
-    ``upper`` is (instances,), or (labels, instances) if each label has its own weights.
+    Duals are in [0, ``upper``]: (instances,), or (labels, instances) if labels have their own weights.
     """
 
     spins: np.ndarray
@@ -86,7 +84,7 @@ class HingeProblem:
         return self.spins.shape[0]
 
     def feasible(self, dual_coef: np.ndarray | None) -> np.ndarray:
-        """Return a float64 copy of the duals (labels, instances), zero if None.
+        """Check duals (labels, instances), and return a float64 copy; None gives zeros.
 
         Raises:
             ValueError: the duals have a wrong shape, or are outside the box [0, C_l].
@@ -110,9 +108,9 @@ class NetworkProblems(HingeProblem, ABC):
     Args:
         spins: (labels, instances) in {−1, +1}, 0 for a missing label.
         context: (instances, columns): 1, then the spins, then the cliques' products.
-        shared: (labels,): label k sees the first ``shared[k]`` columns of the context, and
-        own: (labels + 1,): the columns from ``own[k]`` up to ``own[k + 1]``.
-        cliques: the clique of each column from ``own[0]`` on, child last; for a given parent, a pair.
+        shared: (labels,): the first ``shared[k]`` columns of the context are inputs of label k, and
+        own: (labels + 1,): so are the columns from ``own[k]`` up to ``own[k + 1]``.
+        cliques: the clique of each column from ``own[0]`` on, child last; a single parent gives a pair.
         C: the weight of the losses.
         upper: (instances,), C_l = C · sample weight, the upper bound of the duals; or (labels, instances).
         margin: γ.
@@ -143,11 +141,11 @@ class NetworkProblems(HingeProblem, ABC):
 
     @abstractmethod
     def fields(self, weights: np.ndarray) -> np.ndarray:
-        """Return z, (instances, labels), for ``weights`` (columns, labels)."""
+        """Return the fields z, (instances, labels), for ``weights`` (columns, labels)."""
 
     @abstractmethod
     def square_norms(self, weights: np.ndarray) -> np.ndarray:
-        """Return ‖w_k‖², (labels,)."""
+        """Return the squared norm ‖w_k‖² of each label's weights, (labels,)."""
 
     @abstractmethod
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
@@ -155,29 +153,29 @@ class NetworkProblems(HingeProblem, ABC):
 
     @cached_property
     def sees(self) -> np.ndarray:
-        """Return a mask (columns of the context, labels), true if the label has a weight; read-only."""
+        """Return a mask (columns of the context, labels), True if the label has a weight for the column."""
         column = np.arange(self.context.shape[1])[:, None]
         return (column < self.shared) | ((column >= self.own[:-1]) & (column < self.own[1:]))
 
     def hinge(self, weights: np.ndarray) -> np.ndarray:
-        """Return [γ − s z]_+, (instances, labels); 0 for missing labels."""
+        """Return the hinge losses [γ − s z]_+, (instances, labels), with 0 for missing labels."""
         return self.losses(self.fields(weights))
 
     def losses(self, fields: np.ndarray) -> np.ndarray:
-        """Return [γ − s z]_+ for fields z; both are (instances, labels)."""
+        """Return the hinge losses [γ − s z]_+ for fields z; both are (instances, labels)."""
         spins = self.spins.T
         return np.where(spins == 0, 0.0, np.maximum(self.margin - spins * fields, 0.0))
 
     def primal(self, weights: np.ndarray) -> np.ndarray:
-        """Return ½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+, (labels,)."""
+        """Return each label's primal objective ½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+, (labels,)."""
         return 0.5 * self.square_norms(weights) + self.weighed(self.hinge(weights))
 
     def weighed(self, losses: np.ndarray) -> np.ndarray:
-        """Return Σ_l C_l losses_lk, (labels,), for losses (instances, labels)."""
+        """Return each label's weighted sum Σ_l C_l losses_lk, (labels,), of losses (instances, labels)."""
         return self.upper @ losses if self.upper.ndim == 1 else np.einsum("kl,lk->k", self.upper, losses)
 
     def by_box(self, labels: np.ndarray) -> Iterator[tuple[Self, np.ndarray]]:
-        """Yield problems with ``upper`` (instances,), each with the ``labels`` that share these bounds."""
+        """Yield problems in which all labels have the same bounds ``upper``, each with its ``labels``."""
         if self.upper.ndim == 1:
             yield self, labels
             return
@@ -189,11 +187,11 @@ class NetworkProblems(HingeProblem, ABC):
         return self.upper if self.upper.ndim == 1 else self.upper[label]
 
     def dual(self, dual_coef: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return γ Σ_l α_lk − ½‖w_k‖², (labels,), for duals (labels, instances) and their weights."""
+        """Return each label's dual value γ Σ_l α_lk − ½‖w_k‖², (labels,), for duals and their weights."""
         return self.margin * dual_coef.sum(1) - 0.5 * self.square_norms(weights)
 
     def network(self, weights: np.ndarray) -> NetworkWeights:
-        """Return the weights with labels by index."""
+        """Convert weights (columns, labels by position) to weights with labels by index."""
         width, labels = self.num_features, self.num_labels
         by_label = np.argsort(self.ordering)
         among = weights[width + 1 : width + 1 + labels].T.copy()
@@ -207,14 +205,14 @@ class NetworkProblems(HingeProblem, ABC):
             features=weights[:width].T[by_label],
             bias=weights[width][by_label],
             parents=among[by_label][:, by_label],
-            # Given parents come after the caller's cliques.
+            # Leave out the pairs of given parents, which come after the caller's cliques.
             cliques=cliques[: len(cliques) - len(given)],
         )
 
     def stages(self) -> Iterator[range]:
-        """Return the ranges of positions to train together; a label with missing values ends a stage.
+        """Return the ranges of positions to train together; a label with missing values ends a range.
 
-        The label's own classifier imputes the missing values before later labels use them.
+        The label's own classifier then imputes the missing values before later labels use them.
         """
         is_last = (self.spins == 0).any(1)
         is_last[-1] = True
@@ -222,7 +220,7 @@ class NetworkProblems(HingeProblem, ABC):
         return map(range, [0, *ends], ends)
 
     def impute(self, position: int, weights: np.ndarray) -> Self:
-        """Fill the missing spins of the label at ``position`` in the context by the sign of the field."""
+        """Replace missing spins of the label at ``position`` in the context by the sign of the field."""
         missing = self.spins[position] == 0
         if not missing.any():
             return self
@@ -232,7 +230,7 @@ class NetworkProblems(HingeProblem, ABC):
         return replace(self, context=_context(spins, self.cliques))
 
     def complete(self, weights: np.ndarray) -> Self:
-        """Impute the missing values of all labels in turn; afterwards all losses count."""
+        """Impute the missing values of all labels in turn, so that no loss is left out."""
         if self.spins.all():
             return self
         problems = self
@@ -282,16 +280,16 @@ class LabelProblems(NetworkProblems):
 
     @single_threaded()
     def fields(self, weights: np.ndarray) -> np.ndarray:
-        """Return z, (instances, labels), for ``weights`` (columns, labels)."""
+        """Return the fields z, (instances, labels), for ``weights`` (columns, labels)."""
         width = self.num_features
         return self.features @ weights[:width] + self.context @ weights[width:]
 
     def square_norms(self, weights: np.ndarray) -> np.ndarray:
-        """Return ‖w_k‖², (labels,)."""
+        """Return the squared norm ‖w_k‖² of each label's weights, (labels,)."""
         return np.square(weights).sum(0)
 
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
-        """Return w_k = Σ_l α_lk s_lk (features, context)_l, (columns, labels)."""
+        """Return the weights of duals, w_k = Σ_l α_lk s_lk (features, context)_l, (columns, labels)."""
         signed = (dual_coef * self.spins).T
         return np.vstack([self.features.T @ signed, (self.context.T @ signed) * self.sees])
 
@@ -343,7 +341,7 @@ def network_structure(
 
 
 def _given_parents(parents: np.ndarray, position: np.ndarray) -> list[tuple[int, int]]:
-    """Return the positions of each parent and child."""
+    """Return a pair (parent, child) of positions in the ordering for each entry of the mask ``parents``."""
     check_shape("parents", parents, len(position), len(position))
     pairs = [(int(position[parent]), int(position[child])) for child, parent in np.argwhere(parents)]
     if any(parent >= child for parent, child in pairs):
@@ -360,7 +358,7 @@ def label_matrix(labels: np.ndarray, instances: int, *, allow_missing: bool = Fa
 
 
 def rows_with_norms(features: Features) -> tuple[Features, np.ndarray]:
-    """Return the rows of :func:`feature_rows` and squared norms (instances,), checked to be finite."""
+    """Convert features by :func:`feature_rows`, and also return the rows' squared norms, (instances,)."""
     features = feature_rows(features)
     square_norm = row_square_norms(features)
     check_finite("features: squared norms", square_norm)
@@ -380,13 +378,13 @@ def feature_rows(features: Features) -> Features:
         features = canonical(features)
         values = features.data
     else:
-        # Aligned, since NumPy sums unaligned memory (as from another process) in another order.
+        # Align the memory: NumPy sums unaligned arrays in another order, which changes the round-off.
         features = values = np.require(features, requirements=["C", "ALIGNED"])
     check_shape("features", features, None, None)
     if values.dtype not in (np.float32, np.float64):
         raise TypeError(f"features: expected float32 or float64, got {values.dtype}")
     check_finite("features", values)
-    # An array or CSR, whichever the solvers read faster.
+    # Choose a dense array or CSR, whichever the solvers read faster.
     rows, columns = features.shape  # pyright: ignore[reportGeneralTypeIssues]
     if isinstance(features, sparse.csr_array):
         return features.toarray() if features.nnz > MOSTLY_FULL * rows * columns else features
@@ -412,10 +410,7 @@ def sample_weights(sample_weight: np.ndarray | None, instances: int, labels: int
 
 
 def canonical(features: Any) -> sparse.csr_array:
-    """Return CSR with sorted indices, without duplicates and zeros; copy if necessary.
-
-    Indices are 32-bit if possible.
-    """
+    """Convert features to CSR with sorted indices, 32-bit if possible, without duplicates and zeros."""
     rows = sparse.csr_array(features)
     if not rows.has_canonical_format or not rows.data.all():
         rows = rows.copy()
@@ -429,7 +424,7 @@ def canonical(features: Any) -> sparse.csr_array:
 
 
 def row_square_norms(features: Features) -> np.ndarray:
-    """Return squared norms (instances,) in double precision."""
+    """Return the squared norm of each row, (instances,), in double precision."""
     if isinstance(features, sparse.csr_array):
         squares = np.square(features.data, dtype=np.float64)
         return sparse.csr_array((squares, features.indices, features.indptr), shape=features.shape).sum(1)
@@ -439,20 +434,20 @@ def row_square_norms(features: Features) -> np.ndarray:
 def _context(spins: np.ndarray, cliques: Sequence[tuple[int, ...]]) -> np.ndarray:
     constant = np.ones((len(spins), 1), np.int8)
     products = [spins[:, clique[:-1]].prod(1, keepdims=True, dtype=np.int8) for clique in cliques]
-    # In row-major order, as the solvers read; hstack would keep the order of a transposed input.
+    # Store in row-major order, as the solvers read; hstack would keep the order of a transposed input.
     return np.ascontiguousarray(np.hstack([constant, spins, *products]))
 
 
 @dataclass(frozen=True)
 class NetworkState(SolverState):
-    """Feasible duals, their weights, and the primal and dual values.
+    """Feasible duals, the weights computed from the duals, and the primal and dual values.
 
     Args:
-        dual_coef: (labels, instances).
+        dual_coef: the dual variables, (labels, instances).
         weights: (columns, labels).
         primal: (labels,), each label's objective at ``weights``.
         dual: (labels,), each label's dual value at ``dual_coef``.
-        num_iters: see :class:`SolverState`.
+        num_iters: the number of iterations made so far.
         stage: the positions of the labels that :func:`~lmbm_torch.solvers.base.run` trains now; None for all
             labels together, with a common gap.
     """
@@ -486,14 +481,14 @@ def init(problems: NetworkProblems, dual_coef: np.ndarray | None = None) -> Netw
 def certified(
     problems: NetworkProblems, dual_coef: np.ndarray, num_iters: int, stage: range | None = None
 ) -> NetworkState:
-    """Return the state at given duals, without the round-off of a solver's running sums."""
+    """Return the state at given duals, with weights computed anew: running sums would carry round-off."""
     weights = problems.weights(dual_coef)
     primal, dual = problems.primal(weights), problems.dual(dual_coef, weights)
     return NetworkState(dual_coef, weights, primal, dual, num_iters, stage)
 
 
 def unsolved(state: NetworkState, labels: np.ndarray | range, tol: float) -> np.ndarray:
-    """Return for each of ``labels`` whether its relative gap is above ``tol``, compared as in the solvers."""
+    """Return for each of ``labels`` whether the relative gap is above ``tol``."""
     return (state.primal - state.dual > tol * state.primal)[labels]
 
 
@@ -521,10 +516,10 @@ def work(
     seed: int = 0,
     positions: Sequence[int] | None = None,
 ) -> tuple[np.ndarray, float, int, int]:
-    """Check an update's settings; return the unsolved labels by position, ``tol``, ``num_iters``, ``seed``.
+    """Check the settings of an update; return them with the positions of the unsolved labels only.
 
     Raises:
-        ValueError: a state of other problems, unknown positions.
+        ValueError: the state does not fit the problems, or positions are unknown.
     """
     check_shape("state.dual_coef", state.dual_coef, *problems.spins.shape)
     check_shape("state.weights", state.weights, problems.num_columns, problems.num_labels)
@@ -538,13 +533,13 @@ def work(
 
 
 def limits(state: NetworkState, tol: float, left: int, watched: bool) -> dict[str, Any]:
-    """Return arguments for the next ``update``: all rounds that are left, or few if a callback waits."""
+    """Return the arguments of the next ``update``: all rounds that are left, or few if a callback waits."""
     rounds = min(ROUNDS_PER_CALLBACK, left) if watched else left
     return {"tol": tol, "num_iters": rounds, "positions": state.stage}
 
 
 def next_stage(problems: NetworkProblems, state: NetworkState) -> tuple[NetworkProblems | None, NetworkState]:
-    """Impute the missing values of the stage's last label, before later labels use them.
+    """Impute the missing values of the stage's last label, which later labels use as inputs.
 
     Returns:
         The completed problems and the first state of the next stage; after the last stage, None and the state

@@ -6,9 +6,9 @@ optimization of structured SVMs", ICML 2016. The dual has one variable for each 
 
     max_α Σ α_l(y) Δ(y_l, y) − ½‖w‖²,   w = Σ α_l(y) ψ_l(y),   α ≥ 0,   Σ_y α_l(y) = C_l
 
-and is stored as the planes of the labellings seen so far. A pass moves duals between an example's planes with
-closed-form steps until the gap among the known planes is small. Then it decodes all examples once at the
-final weights, which gives the true gap and new planes for the next pass.
+and is stored with a cutting plane for each labelling found so far. A pass moves weight between the duals of
+an example's planes by closed-form steps, until the gap among the known planes is small. Then a pass decodes
+all examples once at the final weights, which gives the true gap and new planes for the next pass.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from lmbm_torch.solvers.structural.problems import (
     StructuralWeights,
 )
 
-# Number of passes after which a plane with dual 0 is dropped; if it is needed, the oracle finds it again.
-# Keeping planes longer saved no passes, and sweeps read all planes.
+# Number of passes after which a cutting plane with dual 0 is dropped; the oracle can find the plane again.
+# Keeping planes longer saved no passes, and slows sweeps, which read all planes.
 MAX_IDLE_PASSES = 2
-# Largest bytes of planes: beyond, planes with dual 0 are dropped at once. With 10,000 examples of 100 coupled
-# labels a fit of three passes then needs 1.8 GiB instead of 2.5 (scripts/bench/memory.py).
+# Largest number of bytes of the cutting planes: above, planes with dual 0 are dropped at once. For 10,000
+# examples of 100 coupled labels, three passes then need 1.8 GiB instead of 2.5 (scripts/bench/memory.py).
 MOST_PLANE_BYTES = 2**29
-# A pass ends once the gap among the known planes is below this share of the true gap.
+# A pass ends once the gap among the known cutting planes is below this share of the true gap.
 KNOWN_GAP_SHARE = 0.3
 MAX_SWEEPS = 200
 
 
 @dataclass(frozen=True)
 class KnownPlanes:
-    """The planes found so far, with their duals.
+    """The cutting planes found so far, with a dual variable for each plane.
 
     Args:
-        planes: for each example the plane of the truth, then the planes of other labellings.
+        planes: for each example the plane of the true labelling, then the planes of other labellings.
         dual_coef: (planes,), α; the sum over an example's planes is C_l.
         idle: (planes,), the number of passes since each plane had a dual above 0.
     """
@@ -54,7 +54,7 @@ class KnownPlanes:
     idle: np.ndarray
 
     def join(self, found: CuttingPlanes, kept: np.ndarray, new: np.ndarray) -> KnownPlanes:
-        """Return the planes ``kept``, and the found planes ``new`` with dual 0; both are given by number."""
+        """Join the known cutting planes numbered ``kept`` and the found planes ``new``, with dual 0."""
         joined, order = self.planes.join(found, kept, new)
         numbers = (
             np.concatenate([each[kept], np.zeros(len(new), np.int64)]) for each in (self.dual_coef, self.idle)
@@ -64,7 +64,7 @@ class KnownPlanes:
 
 @dataclass(frozen=True)
 class FrankWolfeState(KnownPlanes, CertifiedWeights, SolverState):
-    """The planes with duals; primal, dual and gap belong to the weights of the duals.
+    """The cutting planes with duals, and the weights computed from the duals with primal and dual values.
 
     Args:
         num_iters: passes made so far, see :class:`~lmbm_torch.solvers.base.SolverState`.
@@ -74,14 +74,14 @@ class FrankWolfeState(KnownPlanes, CertifiedWeights, SolverState):
 
 
 def init(problem: StructuralProblem) -> FrankWolfeState:
-    """Return the state at zero weights: all of an example's dual is on the truth."""
+    """Return the state at zero weights: in each example, only the dual of the true labelling is above 0."""
     planes = CuttingPlanes.of_truths(np.arange(problem.num_examples))
     known = KnownPlanes(planes, problem.upper.copy(), np.zeros(len(planes), np.int64))
     return _certified(problem, known, 0)
 
 
 def scaled(problem: StructuralProblem, state: FrankWolfeState, factor: float) -> FrankWolfeState:
-    """Return the state for another C: multiply the duals by ``factor``, the ratio of the new C to the old."""
+    """Convert a state to another C: multiply the duals by ``factor``, the new C divided by the old C."""
     return _certified(problem, KnownPlanes(state.planes, factor * state.dual_coef, state.idle), 0)
 
 
@@ -93,16 +93,16 @@ def update(
     seed: int = 0,
     known_share: float = KNOWN_GAP_SHARE,
 ) -> FrankWolfeState:
-    """Run one pass.
+    """Run one pass: improve the duals, then decode all examples to certify the gap and find new planes.
 
     Args:
         batch_size: the number of examples that are decoded at the same weights before steps are made; by
             default all examples; 1 is the original algorithm.
-        seed: seed of the orders of visits to examples.
+        seed: the seed of the order in which examples are visited.
         known_share: a pass ends when the gap among the known planes is at most this share of the true gap.
 
     Raises:
-        ValueError: the state is of another problem, or the batch size is below one.
+        ValueError: the state does not fit the problem, or the batch size is below one.
     """
     check_shape("state.weights.features", state.weights.features, problem.num_outputs, None)
     check_shape("state.weights.couplings", state.weights.couplings, problem.num_couplings)
@@ -130,7 +130,7 @@ def _swept(
     max_sweeps: int,
     random: np.random.Generator,
 ) -> tuple[KnownPlanes, StructuralWeights]:
-    """Make steps on the planes of some examples; return the duals, and weights that have some round-off."""
+    """Improve the duals of the examples' cutting planes; return duals, and weights with some round-off."""
     weights, duals = StructuralWeights(*(part.copy() for part in weights)), known.dual_coef.copy()
     kernels("dual.structural").sweeps(
         problem, known.planes, weights, duals, examples, target, max_sweeps, int(random.integers(2**31))
@@ -139,7 +139,7 @@ def _swept(
 
 
 def _certified(problem: StructuralProblem, known: KnownPlanes, num_iters: int) -> FrankWolfeState:
-    """Compute the duals' weights without round-off; return the state with the most violated planes."""
+    """Compute the weights of the duals anew; return the state, with the most violated cutting planes."""
     planes, dual_coef = known.planes, known.dual_coef
     weights = problem.weights(planes, dual_coef)
     found = problem.maximisers(weights)

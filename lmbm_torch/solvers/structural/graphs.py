@@ -1,8 +1,8 @@
-"""Linear models of graphs of many states in the solvers' form: a row for each node, and one for each edge.
+"""Linear models of graphs whose nodes have any number of states, as rows of features for the solvers.
 
-A node's row has the node's features and an output for each state; an edge's row has the edge's features and
-an output for each pair of states, or each unordered pair if edges have no direction. The score of a labelling
-is the sum of the rows' outputs at the labels (max_margin_markov_networks_survey_2003, section 3).
+Each node and each edge is a row. A node's row has the node's features and an output for each state; an edge's
+row has the edge's features and an output for each pair of states (unordered if edges have no direction). The
+score of a labelling is the sum of the outputs at the labels (max_margin_markov_networks_survey_2003, §3).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from lmbm_torch.kernels.threads import share
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem
 
-# Largest number of pairs of sweeps of dual ascent for an example's loss-augmented labelling, and the relative
-# gain at which the ascent ends (scripts/bench/snakes.py).
+# Loss-augmented decoding by dual ascent ends after ORACLE_SWEEPS pairs of sweeps, or once the relative gain
+# of a pair is below ORACLE_GAIN (scripts/bench/snakes.py).
 ORACLE_SWEEPS, ORACLE_GAIN = 30, 1e-4
 
 
@@ -35,9 +35,9 @@ class GraphRows:
     """Nodes and edges of graphs as rows of features.
 
     Args:
-        features: (rows, node features + edge features), CSR; of each graph the nodes first, then the edges.
+        features: (rows, node features + edge features), CSR; for each graph the nodes first, then the edges.
         start: (graphs + 1,), the first row of each graph.
-        edges: for each graph (edges, 2), the nodes' numbers.
+        edges: for each graph, the numbers of the two nodes of each edge, (edges, 2).
         num_states: the number of states of each node.
         directed: whether (r, s) and (s, r) are different outputs of an edge.
     """
@@ -57,7 +57,7 @@ class GraphRows:
         num_states: int,
         directed: bool,
     ) -> GraphRows:
-        """Return the rows of graphs with the same numbers of features."""
+        """Build the rows from each graph's node features, edges and edge features."""
         blocks, sizes = [], []
         for own, of_edges in zip(nodes, edge_features, strict=True):
             blocks.append(sparse.block_diag([own, of_edges], format="csr"))
@@ -72,7 +72,7 @@ class GraphRows:
 
     @cached_property
     def pair(self) -> np.ndarray:
-        """Return the output of each pair of states, (states · states,), counted after the nodes' outputs."""
+        """Return for each pair of states (r, s) the number of the edge output, (states · states,)."""
         first, second = np.divmod(np.arange(self.num_states**2), self.num_states)
         if self.directed:
             return first * self.num_states + second
@@ -81,7 +81,7 @@ class GraphRows:
 
     @cached_property
     def structures(self) -> tuple[FactorScopes, ...]:
-        """Return the structure of each graph; equal graphs share one object."""
+        """Return the factor scopes of each graph; graphs with equal edges share one object."""
         known: dict[tuple[int, bytes], FactorScopes] = {}
         found = []
         for number, edges in enumerate(self.edges):
@@ -97,14 +97,14 @@ class GraphRows:
         return int(self.start[graph + 1] - self.start[graph]) - len(self.edges[graph])
 
     def tables(self, scores: np.ndarray, graph: int) -> np.ndarray:
-        """Return the entries of a graph's energy from the graph's rows of scores (rows, outputs)."""
+        """Arrange one graph's scores (rows, outputs) as the entries of the graph's energy."""
         nodes = self.num_nodes(graph)
         unary = scores[:nodes, : self.num_states]
         tables = scores[nodes:, self.num_states + self.pair]
         return np.concatenate([unary.ravel(), tables.ravel()])
 
     def energies(self, scores: np.ndarray) -> FactorEnergy:
-        """Return the packed energy of all graphs from scores (rows, outputs)."""
+        """Return one packed energy with all graphs, from the scores (rows, outputs)."""
         tables = [
             self.tables(scores[low:high], graph) for graph, (low, high) in enumerate(pairwise(self.start))
         ]
@@ -122,12 +122,12 @@ class GraphRows:
 
     @cached_property
     def is_narrow(self) -> bool:
-        """Return whether the tables of the graphs' elimination fit into memory."""
+        """Return whether exact variable elimination for all graphs fits into memory."""
         zero = self.energies(np.zeros((cast(Any, self.features).shape[0], self.num_outputs)))
         return elimination.fits(zero, "marginals", limit_bytes(LIMITS.graph_bytes))
 
     def outputs(self, labels: np.ndarray, graph: int) -> np.ndarray:
-        """Return the output of each of a graph's rows at labels (nodes,)."""
+        """Return for each row of a graph the output that the labels (nodes,) select."""
         first, second = labels[self.edges[graph]].reshape(-1, 2).T
         pairs = self.num_states + self.pair[first * self.num_states + second]
         return np.concatenate([labels, pairs])
@@ -144,15 +144,15 @@ def hinge_problem(
 ) -> StructuralProblem:
     """Return min ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] with its oracle.
 
-    The oracle is dual ascent; when it is asked for all examples, for the gap, it is branch and bound. The
-    labelling found gives a plane, and the proven bound counts as the hinge. So the duality gap is an upper
-    bound even if the relaxation is not tight (the survey's section 4.1) or the search meets its limit.
+    The oracle decodes by dual ascent; to compute the duality gap of all examples, by branch and bound. The
+    labelling found gives a cutting plane, and the proven bound is used as the hinge. So the duality gap is an
+    upper bound even if the relaxation is not tight (the survey's section 4.1) or the search ends early.
 
     Args:
-        labels: (nodes,) for each graph.
+        labels: the true labels of each graph, (nodes,).
         C: the weight of the losses.
-        known: (nodes,) for each graph, whether a node counts in the Hamming loss.
-        node_limit: the largest number of nodes of an example's search.
+        known: for each graph, whether a node enters the Hamming loss, (nodes,).
+        node_limit: the largest number of nodes of the search tree of an example.
         sample_weight: (graphs,), multiplies C.
     """
     truths = [rows.outputs(each, graph) for graph, each in enumerate(labels)]
@@ -165,7 +165,7 @@ def hinge_problem(
         def work(at: int) -> None:
             graph = int(examples[at])
             own = scores[first[at] : first[at + 1]]
-            # Only the gap of all examples needs a proof.
+            # Search by branch and bound only if all examples are decoded, which serves the duality gap.
             nodes = node_limit if len(examples) == len(labels) else 1
             found[at] = _most_violating(rows, own, labels[graph], known[graph], truths[graph], graph, nodes)
 
@@ -201,7 +201,7 @@ def _most_violating(
     graph: int,
     node_limit: int,
 ) -> tuple[float, float, np.ndarray, np.ndarray]:
-    """Return a labelling's loss, the bound of loss − ⟨w, ψ⟩, and the entries and values of ψ."""
+    """Decode a graph; return the labelling's loss, a bound on max loss − ⟨w, ψ⟩, and ψ (index, values)."""
     nodes, states = len(truth), rows.num_states
     table = rows.tables(scores, graph)
     augmented = table[: nodes * states] + np.repeat(known, states)
@@ -219,7 +219,7 @@ def _most_violating(
 
 
 class Likelihood(NamedTuple):
-    """Weights of largest penalised likelihood.
+    """The weights that maximise the penalised likelihood.
 
     Args:
         weights: (outputs, features + 1); the last column belongs to the constant feature 1.
@@ -227,7 +227,7 @@ class Likelihood(NamedTuple):
         excess: an upper bound of the objective's distance from the optimum: ½‖gradient‖², as the objective is
             1-strongly convex; infinite if inference is not exact or labels are missing.
         num_iters: iterations of L-BFGS.
-        exact: whether all log partitions are exact.
+        exact: whether the log-partition functions of all graphs are exact.
     """
 
     weights: np.ndarray
@@ -246,18 +246,18 @@ def most_likely(
     max_iter: int,
     sample_weight: np.ndarray | None = None,
 ) -> Likelihood:
-    """Minimise ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS, with log partitions by elimination or messages.
+    """Minimise ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS, with exact or approximate log-partition functions.
 
-    If the tables of the graphs fit into :data:`~lmbm_torch.inference.common.limits.LIMITS`, sums are exact;
-    otherwise they are the Bethe approximation by belief propagation, and nothing is certified. Missing labels
-    (−1) are summed out: then the objective is not convex, and the excess is infinite.
+    If the tables of variable elimination fit into :data:`~lmbm_torch.inference.common.limits.LIMITS`, sums
+    are exact; otherwise belief propagation computes the Bethe approximation, and nothing is certified.
+    Missing labels (−1) are summed out: then the objective is not convex, and the excess is infinite.
     """
     given: Any = rows.features
     features: Any = sparse.hstack([given, np.ones((given.shape[0], 1))], format="csr")
     weight = np.ones(len(labels)) if sample_weight is None else sample_weight
     size, columns = rows.num_outputs, features.shape[1]
     known = rows.known(labels) if any((each < 0).any() for each in labels) else None
-    # Missing labels get any output here; it is never read.
+    # Replace missing labels (−1) by state 0: these outputs are never read.
     truths = np.concatenate([rows.outputs(np.maximum(each, 0), graph) for graph, each in enumerate(labels)])
     of_row = np.repeat(np.arange(len(labels)), np.diff(rows.start))
     exact = rows.is_narrow
@@ -294,7 +294,7 @@ def most_likely(
 def _expected(
     rows: GraphRows, scores: np.ndarray, exact: bool, known: torch.Tensor | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the log partitions, and the probabilities of the rows' outputs (rows, outputs)."""
+    """Return each graph's log-partition function, and the probabilities of the outputs, (rows, outputs)."""
     energy = rows.energies(scores)
     if exact:
         table = energy.table.requires_grad_()
@@ -303,7 +303,7 @@ def _expected(
         by_entry = chances.numpy()
     else:
         log_sums, by_entry = belief_propagation.entries(energy)
-    # The entries of all nodes come before the entries of all edges.
+    # Split the entries at ``nodes``: entries of all nodes come before entries of all edges.
     states, found = rows.num_states, np.zeros_like(scores)
     is_node = np.concatenate(
         [

@@ -1,12 +1,12 @@
 """Structural SVMs for label vectors: pairwise Boltzmann machines with margins for the Hamming loss.
 
-Of few labels sums over all labellings are possible, for :mod:`~.smoothing`.
+With few labels, sums over all labellings are possible, and training by :mod:`~.smoothing`.
 
-Losses other than Hamming and slacks rescaled by the loss are possible, too. Margin rescaling maximises Δ(y) +
-score(y) − score(truth), slack rescaling Δ(y) (1 + score(y) − score(truth)) (Tsochantaridis et al. 2004). With
-the 0/1 loss both are the same problem, which needs only the best labelling other than the truth; every
-decoder that takes known labels finds and certifies it. Other losses are no sums over labels, so labellings
-are enumerated.
+Losses other than Hamming, and slack rescaling, are possible, too. Margin rescaling maximises Δ(y) + score(y)
+− score(truth), slack rescaling Δ(y) (1 + score(y) − score(truth)) (Tsochantaridis et al. 2004). With the 0/1
+loss both are the same problem, which needs only the best labelling other than the truth; every decoder that
+takes known labels finds and certifies this labelling. For other losses, which are not sums over labels, all
+labellings are enumerated.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from lmbm_torch.solvers.structural.problems import (
 )
 from lmbm_torch.solvers.structural.smoothing import MarginProblem
 
-# Largest excess of a score over the decoder's bound, relative to 1 + |score|, that counts as round-off.
+# A score may exceed the decoder's bound by this share of 1 + |score|; more is an error, not round-off.
 BOUND_TOLERANCE = 1e-6
-# Largest number of dense statistics of labellings in memory at a time; those of 10,000 examples with 100
-# labels would take 1.6 GiB (scripts/bench/memory.py).
+# Largest number of entries of dense statistics in memory at a time; the statistics of 10,000 examples with
+# 100 labels would take 1.6 GiB (scripts/bench/memory.py).
 BLOCK_STATISTICS = 2**22
 
 
 LOSSES = ("hamming", "zero_one", "f1")
 RESCALINGS = ("margin", "slack")
-# Largest number of labels for enumeration: 16,384 scores for each example.
+# Largest number of labels for enumerating all labellings: 14 labels have 16,384 labellings.
 MOST_LABELS = 14
 # Largest number of scores in memory at once: 64 MiB.
 SCORES_AT_ONCE = 2**23
@@ -58,7 +58,7 @@ class Decoder(Protocol):
     """A search for labellings of large score: ``decode`` of exact, integer_program or lp_relaxation.
 
     The decoder's ``bound`` certifies training, so every decoder with a valid bound is allowed, even a
-    heuristic: the duality gap shows how good it is. :func:`decode_with` checks the answers.
+    heuristic: the duality gap shows how good the labellings are. :func:`decode_with` checks the results.
     """
 
     def __call__(self, energy: PairwiseEnergy) -> Decoding:
@@ -68,7 +68,7 @@ class Decoder(Protocol):
         free label, or None.
 
         Args:
-            energy: float64 on the CPU in training; read-only.
+            energy: in training float64, on the CPU; must not be changed.
 
         Returns:
             ``labels`` (batch, labels) in {0, 1}, and ``bound`` (batch,), an upper bound on every score. If
@@ -79,10 +79,10 @@ class Decoder(Protocol):
 
 
 def decode_with(decoder: Decoder, energy: PairwiseEnergy, **known: Any) -> Decoding:
-    """Run the decoder and check the answer.
+    """Run the decoder, check the result, and return it.
 
     Raises:
-        TypeError: the answer is no :class:`~lmbm_torch.inference.common.results.Decoding`.
+        TypeError: the result is no :class:`~lmbm_torch.inference.common.results.Decoding`.
         ValueError: labels or bound have a wrong shape; labels are not 0 or 1; relaxed labels are outside [0,
             1]; the bound is not finite, or below the score of the labels.
     """
@@ -159,11 +159,11 @@ def viterbi(energy: PairwiseEnergy, *, known: torch.Tensor | None = None) -> Dec
     """Decode energies that couple only neighbouring labels i and i + 1, by dynamic programming.
 
     Args:
-        known: (batch, labels) of {0, 1, NaN}, NaN for a free label; the answer keeps the known labels.
+        known: (batch, labels) of {0, 1, NaN}, NaN for a free label; the labelling keeps the known labels.
 
     Raises:
-        ValueError: labels that are not neighbours are coupled; ``known`` of another shape than (batch,
-            labels), or with values that labels do not have.
+        ValueError: labels that are not neighbours are coupled; ``known`` has another shape than (batch,
+            labels), or other values than 0, 1 and NaN.
     """
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     chain = ChainEnergy.from_pairwise(energy, range(energy.num_labels))
@@ -182,7 +182,7 @@ class LabelVectorOracle:
         first: (couplings,), the first label of each pair.
         second: (couplings,), the second label of each pair.
         decoder: function that returns labellings of large score and a bound.
-        costs: (examples, labels), cost of each wrong label in Δ; 1 if None.
+        costs: (examples, labels), the cost of each wrong label in Δ; if None, each costs 1.
     """
 
     labels: np.ndarray
@@ -192,7 +192,7 @@ class LabelVectorOracle:
     costs: np.ndarray | None = None
 
     def __call__(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
-        """Return the maximisers of Δ + score, by one call of the decoder."""
+        """Find the labellings of largest loss Δ plus score for all examples by one call of the decoder."""
         augmented, labels = self.augmented(scores, couplings, examples)
         found = decode_with(self.decoder, augmented)
         bound = found.bound - augmented.score(labels)
@@ -206,7 +206,7 @@ class LabelVectorOracle:
     def augmented(
         self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray, slope: float = 1.0
     ) -> tuple[PairwiseEnergy, torch.Tensor]:
-        """Return the energy with ``slope`` · Δ added to the score (up to a constant), and the true labels."""
+        """Return the energy with score + ``slope`` · Δ (up to a constant), and the true labels."""
         labels = torch.from_numpy(self.labels[examples])
         energy = self.energy(scores, couplings)
         if self.costs is None:
@@ -214,7 +214,7 @@ class LabelVectorOracle:
         return energy.add_unary(slope * torch.from_numpy(self.costs[examples]) * (1 - 2 * labels)), labels
 
     def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
-        """Return a plane for each example of ``examples`` (planes,), from the labelling (planes, labels)."""
+        """Return the cutting planes of ``labels`` (planes, labels), one for each of ``examples``."""
         return self._in_blocks(self._labelled_planes, examples, labels)
 
     def _in_blocks(
@@ -223,7 +223,7 @@ class LabelVectorOracle:
         examples: np.ndarray,
         labels: np.ndarray,
     ) -> CuttingPlanes:
-        """Return the planes that ``make`` gives for one block of examples after another, to limit memory."""
+        """Call ``make`` for one block of examples after another, to limit memory; join the cutting planes."""
         size = max(1, BLOCK_STATISTICS // (labels.shape[1] + len(self.first)))
         blocks = [slice(begin, begin + size) for begin in range(0, max(len(labels), 1), size)]
         parts = [make(examples[block], labels[block]) for block in blocks]
@@ -236,7 +236,7 @@ class LabelVectorOracle:
     def _relaxed_planes(
         self, examples: np.ndarray, relaxed: np.ndarray, couplings: np.ndarray
     ) -> CuttingPlanes:
-        """Return planes of relaxed labels, with the best marginals of pairs that are consistent with them."""
+        """Return cutting planes of relaxed labels, with the best consistent marginals of pairs."""
         first, second = relaxed[:, self.first], relaxed[:, self.second]
         both = np.where(couplings > 0, np.minimum(first, second), np.maximum(first + second - 1, 0))
         products = 4 * both - 2 * first - 2 * second + 1
@@ -253,7 +253,7 @@ class LabelVectorOracle:
         return spins[:, self.first] * spins[:, self.second]
 
     def energy(self, scores: np.ndarray, couplings: np.ndarray) -> PairwiseEnergy:
-        """Return the energy of scores (examples, labels) and couplings, without the loss."""
+        """Return the energy with unary scores (examples, labels) and couplings, without the loss."""
         pairwise = np.zeros((scores.shape[1], scores.shape[1]))
         pairwise[self.first, self.second] = couplings
         return PairwiseEnergy(torch.from_numpy(scores), torch.from_numpy(pairwise + pairwise.T))
@@ -265,8 +265,8 @@ class LabelMargins(MarginProblem):
 
     Args:
         features: (instances, features).
-        upper: (instances,), C_l.
-        coupling_penalty: η.
+        upper: the weight C_l of each instance's loss, (instances,).
+        coupling_penalty: η, the factor of the squares of the couplings.
         oracle: the labels, pairs and costs, and a decoder without relaxation.
     """
 
@@ -306,7 +306,7 @@ class LabelMargins(MarginProblem):
         return float(self.upper @ losses.numpy()), errors, products - self._true_products
 
     def hinges(self, flat: np.ndarray) -> float:
-        """Return the hinges by the decoder's bounds, see :meth:`MarginProblem.hinges`."""
+        """Return the sum of hinges from the decoder's bounds, see :meth:`MarginProblem.hinges`."""
         energy, labels = self._augmented(flat, 1.0)
         found = decode_with(self.oracle.decoder, energy)
         return float(self.upper @ (found.bound - energy.score(labels)).clamp(min=0).numpy())
@@ -392,24 +392,24 @@ class TaskLossOracle:
         return Maximisers(self.planes(examples, self._every[best]), bound)
 
     def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
-        """Return a plane for each example of ``examples`` (planes,), from the labelling (planes, labels)."""
+        """Return the cutting planes of ``labels`` (planes, labels), one for each of ``examples``."""
         planes = self.vectors.planes(examples, labels)
         truth = self.labels[examples]
         wrong = np.abs(truth - labels) * (1.0 if self.vectors.costs is None else self.vectors.costs[examples])
         losses = self._loss((truth * labels).sum(1), (truth + labels).sum(1), wrong.sum(1))
-        # With slack rescaling, ξ ≥ Δ (1 − ⟨w, ψ⟩): a plane with loss Δ and statistics Δ ψ.
+        # Slack rescaling demands slack ξ ≥ Δ (1 − ⟨w, ψ⟩): a cutting plane with loss Δ and statistics Δ ψ.
         value = planes.value * losses[planes.plane] if self.rescaling == "slack" else planes.value
         return replace(planes, loss=losses, value=value)
 
     def losses(self, examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the loss Δ of each of the ``labels`` (labellings, labels), (examples, labellings)."""
+        """Return the losses Δ of all labellings (labellings, labels), (examples, labellings)."""
         truth = self.labels[examples].astype(np.float64)
         both, sizes = truth @ labels.T, truth.sum(1)[:, None] + labels.sum(1)
         costs = np.ones(truth.shape) if self.vectors.costs is None else self.vectors.costs[examples]
         return self._loss(both, sizes, (costs * truth).sum(1)[:, None] + (costs * (1 - 2 * truth)) @ labels.T)
 
     def _loss(self, both: np.ndarray, sizes: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-        """Return Δ from |y ∩ t|, |y| + |t| and the costs of wrong labels, all of one shape."""
+        """Return Δ from |y ∩ t|, |y| + |t| and the costs of wrong labels, all of the same shape."""
         if self.loss == "f1":
             return np.where(sizes == 0, 0.0, 1 - 2 * both / np.maximum(sizes, 1))
         return np.where(sizes > 2 * both, 1.0, 0.0) if self.loss == "zero_one" else wrong
@@ -421,7 +421,7 @@ class TaskLossOracle:
     def _enumerated(
         self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return for each example the number of the best labelling, and its violation."""
+        """Return for each example the index of the most violating labelling, and the violation."""
         spins = to_spins(self._every, np.float64)
         pairs = (spins[:, self.vectors.first] * spins[:, self.vectors.second]) @ couplings
         every = scores @ spins.T + pairs
@@ -433,7 +433,7 @@ class TaskLossOracle:
         return best, np.take_along_axis(violation, best[:, None], 1)[:, 0]
 
     def _decoded(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
-        """Return the best labellings other than the truth; if need be, with each label wrong in turn."""
+        """Return the best labellings other than the truth, found by fixing each label to be wrong in turn."""
         energy, truth = self.vectors.energy(scores, couplings), torch.from_numpy(self.labels[examples])
         found = decode_with(self.decoder, energy)
         labels, bound = _labels(found), found.bound.clone()

@@ -1,8 +1,8 @@
-"""L-BFGS for smooth losses of structured outputs, with a certificate of the distance from the optimum.
+"""L-BFGS for smooth losses of structured outputs, with an upper bound of the distance from the optimum.
 
-Plain L-BFGS starts each direction from a multiple of the identity. This is a poor estimate of the inverse
-Hessian if features differ in units or frequencies, or are far from zero, and it takes hundreds of iterations
-to correct. Here the start is an estimate of the Hessian, which is computed again from time to time.
+Plain L-BFGS starts each direction from a multiple of the identity. If features differ in units or frequencies
+or are far from zero, the identity is a poor estimate of the inverse Hessian, and hundreds of iterations are
+needed to correct the estimate. Here each direction starts from an estimate of the Hessian, renewed at times.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lmbm_torch.solvers.structural.linear import Curvature, FlatState
 
 CORRECTIONS = 6
 Corrections = tuple[tuple[np.ndarray, np.ndarray], ...]
-# Wolfe's conditions: least share of the decrease that the slope predicts, and largest share of the slope
-# before the step that is left after the step.
+# First Wolfe condition: a step decreases the objective by at least this share of what the slope predicts.
 SUFFICIENT_DECREASE = 1e-3
+# Second Wolfe condition: a step leaves at most this share of the slope.
 SLOPE_LEFT = 0.9
-# Number of iterations between two estimates of the Hessian: at least LEAST_SINCE, and at least the share
-# SHARE_SINCE of all iterations so far, because the Hessian changes most at first.
+# The Hessian is estimated again after LEAST_SINCE iterations, or SHARE_SINCE times the iterations so far,
+# whichever is more: the Hessian changes most at first.
 LEAST_SINCE, SHARE_SINCE = 5, 0.25
 
 
@@ -42,7 +42,7 @@ class DescentState(FlatState):
         first_slope: ‖gradient‖ at zero weights.
         num_iters: iterations made so far.
         curvature: an estimate of the Hessian.
-        estimated: the number of iterations before ``curvature`` was estimated.
+        estimated: ``num_iters`` at the time when ``curvature`` was estimated.
         corrections: the last steps, each with the change of the gradient.
         gained: the decrease of the objective in the last iteration.
     """
@@ -61,35 +61,35 @@ class DescentState(FlatState):
 
     @property
     def slope(self) -> float:
-        """Return ‖gradient‖."""
+        """Return the norm of the gradient."""
         return float(np.linalg.norm(self.gradient))
 
     @property
     def relative_gradient(self) -> float:
-        """Return ‖gradient‖ relative to the norm at zero weights."""
+        """Return the norm of the gradient, relative to the norm at zero weights."""
         return self.slope / max(self.first_slope, TINY)
 
     @property
     def gap(self) -> float:
         """Return the larger of the relative gradient and the last iteration's gain relative to the objective.
 
-        For steep losses, a first step may leave a thousandth of the gradient and still be far from the
-        optimum.
+        The gradient is not enough: for steep losses, a first step may reduce the gradient to a thousandth,
+        and still be far from the optimum.
         """
         return max(self.relative_gradient, self.gained / max(self.objective, TINY))
 
     @property
     def excess(self) -> float:
-        """Bound the excess of the value over the optimum by ½‖gradient‖²: the objective is 1-strongly convex.
+        """Return an upper bound of objective − optimum: ½‖gradient‖², as the objective is 1-strongly convex.
 
-        For a likelihood, the bound is also the duality gap, with the dual value at the labellings'
-        probabilities. The bound is at most the objective, since no objective is below zero.
+        For a likelihood, the bound is also the duality gap if the dual variables are the labellings'
+        probabilities. The bound is at most the objective, since the optimum is not negative.
         """
         return min(0.5 * self.slope**2, self.objective)
 
     @property
     def relative_excess(self) -> float:
-        """Return the bound of :attr:`excess` relative to the objective; it is loose for large C."""
+        """Return the bound :attr:`excess` divided by the objective; for large C, the bound is loose."""
         return self.excess / max(self.objective, TINY)
 
 
@@ -128,7 +128,7 @@ def update(
         num_corrections: the number of remembered steps; each takes twice the memory of the weights.
 
     Returns:
-        The new state; the same state if the remaining gain is below round-off.
+        The new state, or the given state if the remaining gain is below round-off.
     """
     check_shape("state.flat", state.flat, problem.num_weights)
     curvature, estimated = state.curvature, state.estimated
@@ -144,7 +144,7 @@ def update(
     flat, value, gradient = found
     step, change = flat - state.flat, gradient - state.gradient
     if not step @ change > 0:
-        # The step is so small that float64 cannot represent it.
+        # In float64 the gradient does not grow along so small a step: no progress is possible, so stop.
         return state
     corrections = (*corrections, (step, change))[-num_corrections:]
     return replace(
@@ -163,7 +163,7 @@ def update(
 def quasi_newton_direction(
     gradient: np.ndarray, curvature: Curvature, corrections: Corrections
 ) -> np.ndarray:
-    """Return −H gradient, where H is, up to a factor, the inverse Hessian from estimate and corrections.
+    """Return −H · gradient, where H estimates the inverse Hessian from ``curvature`` and ``corrections``.
 
     Args:
         corrections: steps and changes of the gradient, the oldest first; each step has a positive product
@@ -196,7 +196,7 @@ def _line_search(
         return last
 
     with warnings.catch_warnings():
-        # A failed search returns None.
+        # Ignore warnings of failed searches, which return None.
         warnings.filterwarnings("ignore", ".*line search", RuntimeWarning)
         length, *_ = line_search(
             lambda flat: evaluated(flat)[1],

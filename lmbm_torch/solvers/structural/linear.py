@@ -18,8 +18,8 @@ from lmbm_torch.solvers.structural.problems import StructuralWeights
 
 # Number of rows of dense features in one matrix product.
 ROWS_AT_ONCE = 4096
-# Largest number of columns, in all and for each output, for a Hessian over all pairs of columns: its products
-# then take about as long as four gradients.
+# Largest number of columns (in all; for each output) at which the Hessian estimate uses all pairs of columns:
+# the products of pairs then take about as long as four gradients.
 MOST_COLUMNS, COLUMNS_AN_OUTPUT = 512, 16
 INNER_PRODUCTS = "features: inner products"
 
@@ -40,16 +40,16 @@ class FlatState(SolverState):
 
 
 class Curvature(Protocol):
-    """An estimate of an objective's Hessian in flat weights, whose inverse is simple."""
+    """An estimate of an objective's Hessian that is easy to invert; weights are flat vectors."""
 
     def solve(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the flat step that the estimated Hessian maps to the flat gradient."""
+        """Return H⁻¹ · gradient for the estimated Hessian H; both vectors are flat."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnCurvature:
-    """A curvature for many columns: each output's Hessian is a diagonal plus an outer product.
+    """A Hessian estimate for many columns: for each output, a diagonal plus an outer product.
 
     Args:
         diagonal: (features + 1, outputs).
@@ -62,7 +62,7 @@ class ColumnCurvature:
     couplings: np.ndarray
 
     def solve(self, gradient: np.ndarray) -> np.ndarray:
-        """Solve by the formula of Sherman and Morrison, see :class:`Curvature`."""
+        """Return H⁻¹ · gradient by the formula of Sherman and Morrison, see :class:`Curvature`."""
         step = gradient[: self.diagonal.size].reshape(self.diagonal.shape) / self.diagonal
         along = np.einsum("jk,jk->k", self.direction, step)
         step -= self._image * (along / (1.0 + np.einsum("jk,jk->k", self.direction, self._image)))
@@ -75,10 +75,10 @@ class ColumnCurvature:
 
 @dataclass(frozen=True, eq=False)
 class GramCurvature:
-    """A curvature for few columns: each output's Hessian is the identity and a multiple of a common matrix.
+    """A Hessian estimate for few columns: for each output, the identity plus a multiple of a common matrix.
 
     Args:
-        vectors: (features + 1, features + 1), the matrix's eigenvectors in columns.
+        vectors: (features + 1, features + 1), the common matrix's eigenvectors in columns.
         diagonal: (features + 1, outputs), in the eigenvectors' coordinates.
         couplings: (couplings,), the diagonal of the couplings' Hessian.
     """
@@ -88,14 +88,14 @@ class GramCurvature:
     couplings: np.ndarray
 
     def solve(self, gradient: np.ndarray) -> np.ndarray:
-        """Solve in the eigenvectors' coordinates, see :class:`Curvature`."""
+        """Return H⁻¹ · gradient, computed in the eigenvectors' coordinates, see :class:`Curvature`."""
         rows = gradient[: self.diagonal.size].reshape(self.diagonal.shape)
         step = self.vectors @ ((self.vectors.T @ rows) / self.diagonal)
         return np.concatenate([step.ravel(), gradient[self.diagonal.size :] / self.couplings])
 
 
 class LinearOutputs(ABC):
-    """Scores ⟨w_k, x_t⟩ + b_k of each row's outputs, and couplings independent of features.
+    """Base class for problems with scores ⟨w_k, x_t⟩ + b_k of row t and output k, and with couplings.
 
     Weights are a flat vector: first the matrix (features and bias, outputs) row by row, then the couplings.
     """
@@ -124,11 +124,11 @@ class LinearOutputs(ABC):
         return self.features @ rows[:-1] + rows[-1]
 
     def couplings(self, flat: np.ndarray) -> np.ndarray:
-        """Return the couplings, (couplings,)."""
+        """Return the part of the flat weights that belongs to the couplings, (couplings,)."""
         return flat[self.num_weights - self.num_couplings :]
 
     def by_weights(self, errors: np.ndarray, couplings: np.ndarray) -> np.ndarray:
-        """Return the flat gradient, given the gradients in scores (rows, outputs) and couplings."""
+        """Return the flat gradient in the weights, from gradients in scores (rows, outputs) and couplings."""
         return np.concatenate([(self.features.T @ errors).ravel(), errors.sum(0), couplings.ravel()])
 
     def curvature(self, variances: np.ndarray, couplings: np.ndarray) -> Curvature:
@@ -167,7 +167,7 @@ class LinearOutputs(ABC):
 
 
 def _gram(features: Features, weights: np.ndarray) -> np.ndarray:
-    """Return Σ_t weights_t x_t x_tᵀ, (features + 1, features + 1), with the constant 1 as last feature."""
+    """Return the weighted Gram matrix Σ_t weights_t x_t x_tᵀ, with the constant 1 as last feature."""
     rows: Any = features
     size = rows.shape[1]
     gram = np.empty((size + 1, size + 1))
@@ -187,7 +187,7 @@ def _parts(rows: np.ndarray) -> Iterator[slice]:
 
 
 def _products_of_squares(features: Features, values: np.ndarray) -> np.ndarray:
-    """Return Σ_t x_tj² values_ts, (features, outputs), for ``values`` (rows, outputs)."""
+    """Return the sums Σ_t x_tj² values_ts, (features, outputs), for ``values`` (rows, outputs)."""
     rows: Any = features
     if sparse.issparse(rows):
         squares = np.square(rows.data, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Structural SVMs in the solvers' form: rows of features, scores linear in the features, and an oracle."""
+"""The training problem of structural SVMs: rows of features, linear scores, and a decoder (oracle)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StructuralWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class CertifiedWeights(Certified):
-    """Weights, their objective (with a relaxing oracle, an upper bound), and a dual value."""
+    """Weights with the primal objective (with a relaxing oracle, an upper bound) and a dual value."""
 
     weights: StructuralWeights
     primal: float
@@ -60,7 +60,7 @@ class CuttingPlanes:
 
     @classmethod
     def of_truths(cls, examples: np.ndarray) -> CuttingPlanes:
-        """Return the planes of the true labellings, which bound every hinge by zero from below."""
+        """Return the cutting planes of the true labellings, whose lower bound on each hinge is zero."""
         start = np.zeros(len(examples) + 1, np.int64)
         return cls(examples, np.zeros(len(examples)), start, np.zeros(0, np.int32), np.zeros(0))
 
@@ -68,7 +68,7 @@ class CuttingPlanes:
     def from_dense(
         cls, example: np.ndarray, loss: np.ndarray, unary: np.ndarray, couplings: np.ndarray
     ) -> CuttingPlanes:
-        """Return planes of single-row examples from dense ψ: (planes, outputs) and (planes, couplings)."""
+        """Build cutting planes of single-row examples from dense ψ: unary entries and couplings."""
         index = np.concatenate([np.arange(unary.shape[1]), -1 - np.arange(couplings.shape[1])])
         dense = np.hstack([unary, couplings])
         plane, column = dense.nonzero()
@@ -80,11 +80,11 @@ class CuttingPlanes:
 
     @property
     def plane(self) -> np.ndarray:
-        """Return the plane of each entry, (entries,)."""
+        """Return for each entry the number of the cutting plane, (entries,)."""
         return np.repeat(np.arange(len(self)), np.diff(self.start))
 
     def select(self, planes: np.ndarray) -> CuttingPlanes:
-        """Select planes by number or by mask."""
+        """Select cutting planes by number or by mask."""
         return gathered([(self, np.arange(len(self))[planes])])
 
     def join(
@@ -93,7 +93,7 @@ class CuttingPlanes:
         """Join the planes ``own`` of ``self`` and ``new`` of ``other``; each example's own planes come first.
 
         Returns:
-            The planes, and each plane's position among the chosen planes of both, (planes,).
+            The joined planes, and for each plane the position in the list ``own`` followed by ``new``.
         """
         order = np.argsort(np.concatenate([self.example[own], other.example[new]]), kind="stable")
         return gathered([(self, own), (other, new)], order), order
@@ -102,11 +102,11 @@ class CuttingPlanes:
 def gathered(
     parts: Sequence[tuple[CuttingPlanes, np.ndarray]], order: np.ndarray | slice = slice(None)
 ) -> CuttingPlanes:
-    """Return chosen planes of all parts in an order; each entry is copied once.
+    """Join the chosen cutting planes of all parts, in the given order; each entry is copied once.
 
     Args:
-        parts: planes, and the numbers of the chosen planes.
-        order: (planes,), positions among the chosen planes of all parts; by default in order.
+        parts: pairs of planes and the numbers of the planes to choose.
+        order: (planes,), a permutation of the chosen planes of all parts; by default in order.
     """
     example = np.concatenate([planes.example[chosen] for planes, chosen in parts])
     loss = np.concatenate([planes.loss[chosen] for planes, chosen in parts])
@@ -122,7 +122,7 @@ def gathered(
 
 
 class LossSettings(TypedDict, total=False):
-    """Settings of every problem; :meth:`StructuralProblem.from_rows` holds the defaults.
+    """Loss settings common to all structural problems; the defaults are in :meth:`from_rows`.
 
     Args:
         C: the weight of the losses in ½‖w‖² + C Σ hinge; biases are regularised like all weights.
@@ -139,7 +139,7 @@ class Maximisers(NamedTuple):
     """The labellings with the largest margin violation, one for each example.
 
     Args:
-        planes: planes in the order of the examples.
+        planes: the cutting planes of the labellings, in the order of the examples.
         bound: (examples,), an upper bound of loss − ⟨w, ψ⟩; the hinge if the oracle is exact.
     """
 
@@ -151,12 +151,12 @@ class Oracle(Protocol):
     """Loss-augmented decoding of a batch of examples."""
 
     def __call__(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
-        """Return the maximisers of Δ + score.
+        """Return for each example the labelling of largest loss Δ plus score.
 
         Args:
             scores: (rows, outputs), ⟨x, weights⟩ for all rows of the examples, example after example.
-            couplings: (couplings,), the weights.
-            examples: (examples,), ascending.
+            couplings: (couplings,), the weights of the couplings.
+            examples: (examples,), the numbers of the examples, ascending.
         """
         ...
 
@@ -168,7 +168,7 @@ class StructuralProblem:
     The n-slack structural SVM with margin rescaling (Tsochantaridis et al. 2004). An example has one or more
     rows of features (a vector of labels one row, a word one row per letter) and w has a weight vector for
     each output (a label, a letter), so an example's ψ is Σ_t x_t ⊗ a_t and a vector of coupling statistics.
-    ‖w‖² counts the couplings ``coupling_penalty`` times. Use :meth:`from_rows`.
+    In ‖w‖², squares of couplings are multiplied by ``coupling_penalty``. Use :meth:`from_rows`.
 
     Args:
         features: (rows, features), dense or CSR; a constant 1 is added to each row.
@@ -205,14 +205,14 @@ class StructuralProblem:
         sample_weight: np.ndarray | None = None,
         coupling_penalty: float = 1.0,
     ) -> StructuralProblem:
-        """Build the problem of an oracle.
+        """Check the settings, and build the training problem from features and an oracle.
 
         Args:
             features: (rows, features), float32 or float64, dense or CSR.
             start: the first row of each example, then the number of rows; by default one row each.
-            C: see :class:`LossSettings`.
-            sample_weight: see :class:`LossSettings`.
-            coupling_penalty: see :class:`LossSettings`.
+            C: the weight of the losses, see :class:`LossSettings`.
+            sample_weight: (examples,), multiplies C.
+            coupling_penalty: η > 0, multiplies the squares of the couplings.
 
         Raises:
             ValueError: a shape is wrong; a value is not finite; a sample weight is negative; an example has
@@ -258,11 +258,11 @@ class StructuralProblem:
         return int(self.start[-1])
 
     def scores(self, weights: StructuralWeights) -> np.ndarray:
-        """Return the scores, (rows, outputs)."""
+        """Return the scores ⟨x, weights⟩ of all rows and outputs, (rows, outputs)."""
         return _scores(self.features, weights)
 
     def maximisers(self, weights: StructuralWeights, examples: np.ndarray | None = None) -> Maximisers:
-        """Return the labelling of largest loss − ⟨w, ψ⟩ for all examples, or for some in ascending order."""
+        """Return the labellings of largest loss − ⟨w, ψ⟩ for ``examples`` (ascending), by default for all."""
         if examples is None:
             return self.oracle(self.scores(weights), weights.couplings, np.arange(self.num_examples))
         spans = [np.arange(*self.start[each : each + 2].tolist()) for each in examples.tolist()]
@@ -270,14 +270,14 @@ class StructuralProblem:
         return self.oracle(_scores(rows, weights), weights.couplings, examples)
 
     def values(self, planes: CuttingPlanes, weights: StructuralWeights) -> np.ndarray:
-        """Return loss − ⟨w, ψ⟩, (planes,)."""
+        """Return the values loss − ⟨w, ψ⟩ of the cutting planes, (planes,)."""
         scores = self.scores(weights).ravel()
         return planes.loss - kernels("dual.structural").products(
             planes, self._first(planes), scores, weights.couplings
         )
 
     def weights(self, planes: CuttingPlanes, dual_coef: np.ndarray) -> StructuralWeights:
-        """Return w = Σ_p α_p ψ_p, with the couplings divided by the penalty."""
+        """Return the weights of the duals, w = Σ_p α_p ψ_p, with the couplings divided by the penalty."""
         size = self.num_rows * self.num_outputs
         total = kernels("dual.structural").sums(
             planes, self._first(planes), dual_coef, size, self.num_couplings
@@ -287,27 +287,27 @@ class StructuralProblem:
         return StructuralWeights(features, total[size:] / self.coupling_penalty)
 
     def square_norm(self, weights: StructuralWeights) -> float:
-        """Return ‖w‖², in which squares of couplings count η times."""
+        """Return ‖w‖², in which squares of couplings are multiplied by η."""
         couplings = self.coupling_penalty * np.square(weights.couplings).sum()
         return float(np.square(weights.features).sum() + couplings)
 
     def violated(self, planes: CuttingPlanes, found: CuttingPlanes, weights: StructuralWeights) -> np.ndarray:
-        """Return for each of ``found``, one plane per example, whether it bounds the hinge best."""
+        """Return for each example whether the found cutting plane's value is above all known planes'."""
         first = np.searchsorted(planes.example, np.arange(self.num_examples))
         known = np.maximum.reduceat(self.values(planes, weights), first)
-        # With a tolerance: the oracle may find a known plane again, with another round-off.
+        # Allow a tolerance: the oracle may find a known cutting plane again, with another round-off.
         return self.values(found, weights) > known + 1e-12 * (1 + np.abs(known))
 
     def primal(self, weights: StructuralWeights, hinge: np.ndarray) -> float:
-        """Return ½‖w‖² + Σ_l C_l hinge_l; no hinge is below zero, the value of the truth."""
+        """Return ½‖w‖² + Σ_l C_l max(hinge_l, 0)."""
         return float(0.5 * self.square_norm(weights) + self.upper @ np.maximum(hinge, 0.0))
 
     def dual(self, planes: CuttingPlanes, dual_coef: np.ndarray, weights: StructuralWeights) -> float:
-        """Return Σ_p α_p loss_p − ½‖w‖² for the weights of the duals."""
+        """Return the dual value Σ_p α_p loss_p − ½‖w‖² for the weights of the duals."""
         return float(dual_coef @ planes.loss - 0.5 * self.square_norm(weights))
 
     def _first(self, planes: CuttingPlanes) -> np.ndarray:
-        """Return for each plane its example's first output among all rows' outputs, (planes,)."""
+        """Return for each cutting plane the index of the example's first entry in flat scores, (planes,)."""
         return self.start[planes.example] * self.num_outputs
 
 
@@ -316,7 +316,7 @@ def _scores(rows: Features, weights: StructuralWeights) -> np.ndarray:
 
 
 def _gram(features: Features, start: np.ndarray) -> np.ndarray:
-    """Return ⟨x_t, x_t'⟩ + 1 for the rows of each example."""
+    """Return the inner products ⟨x_t, x_t'⟩ + 1 of the rows of each example, flat."""
     if len(start) == start[-1] + 1:
         return 1.0 + row_square_norms(features)
     blocks = []

@@ -1,7 +1,4 @@
-"""Callbacks of every run: figures and histograms for TensorBoard, a check of the objective, and seeds.
-
-Also loggers, and overviews in TensorBoard: charts of one run, and a table of settings and measures.
-"""
+"""Callbacks for all trainings: figures, charts, a check of the objective, and seeds; also loggers."""
 
 from __future__ import annotations
 
@@ -60,7 +57,7 @@ class EvaluationCallback(Callback, ABC):
 
     @abstractmethod
     def gather(self, decoding: Any, batch: Any) -> None:
-        """Add the decoding of a batch."""
+        """Add the decoding of a batch to the collection."""
 
     @abstractmethod
     def show(self, trainer: Trainer, pl_module: LightningModule, part: str) -> None:
@@ -125,7 +122,7 @@ class FiniteObjective(Callback):
     """
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Check the objective.
+        """Check that the objective is finite.
 
         Raises:
             FloatingPointError: the objective is NaN or infinite.
@@ -151,24 +148,23 @@ class SeededEpochs(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        # Set the seed at the first batch, because only an uninterrupted run draws a random number before.
+        # Set the seed at the first batch: before it, only uninterrupted runs draw a random number.
         if batch_idx == 0:
-            # The seed differs between processes; the first process has the seed of a run with a single
-            # process.
+            # Add a multiple of the process number, so that processes draw different random numbers.
             torch.manual_seed(
                 self.seed * 1_000_003 + trainer.current_epoch + 998_244_353 * trainer.global_rank
             )
 
 
 def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
-    """Yield the TensorBoard logs of a run; only in the first of several processes."""
+    """Yield the writers of a run's TensorBoard logs; other processes than the first yield nothing."""
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
             yield logger.experiment
 
 
 def log_figure(trainer: Trainer, name: str, step: int, draw: Callable[..., Any], *content: Any) -> None:
-    """Log the figure ``draw(*content)``, unless it is None; draw only if there is a TensorBoard log."""
+    """Draw the figure ``draw(*content)`` and log it to TensorBoard, if there is a log and a figure."""
     for writer in writers(trainer):
         if (figure := draw(*content)) is not None:
             writer.add_figure(name, figure, step, close=False)
@@ -178,8 +174,7 @@ def log_figure(trainer: Trainer, name: str, step: int, draw: Callable[..., Any],
 def _dependencies(module: StructuredModule) -> Any:
     if module.model.num_features is None:
         return None
-    # The figure shows couplings for features of 0, because only couplings that do not depend on input are
-    # shown.
+    # Use features of 0: the figure shows only couplings that do not depend on the features.
     features = next(module.model.parameters()).new_zeros(1, module.model.num_features)
     energy = module.model.energy(features)
     if isinstance(energy, DirectedEnergy) and energy.parents.ndim == 2:
@@ -212,9 +207,9 @@ class Hyperparameters(Callback):
     """A callback to add a row of settings and test metrics to the tab "HParams", to compare runs.
 
     Args:
-        values: settings by name. Settings of None are left out; of a path (``lmbm_torch.losses.local_hinge``)
-            only the last name is shown.
-        measures: the tags of logged scalars.
+        values: settings by name. Settings of None are left out; a dotted name such as
+            ``lmbm_torch.losses.local_hinge`` is shown as ``local_hinge``.
+        measures: the names of the logged metrics to show.
     """
 
     def __init__(self, values: Mapping[str, Any], measures: tuple[str, ...] = MEASURES) -> None:
@@ -226,7 +221,7 @@ class Hyperparameters(Callback):
         self.measures = measures
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Only the names are needed here: the run logs the values under these tags.
+        # Write 0 for each metric: only the names are needed here, the run logs the values later.
         for writer in writers(trainer):
             for record in hparams(self.values, dict.fromkeys(self.measures, 0.0)):
                 assert writer.file_writer is not None
@@ -234,7 +229,7 @@ class Hyperparameters(Callback):
 
 
 def mlflow_logger(**options: Any) -> loggers.MLFlowLogger:
-    """Make Lightning's logger for MLflow, to a folder unless ``MLFLOW_TRACKING_URI`` names a server.
+    """Make Lightning's logger for MLflow; it writes to a folder unless ``MLFLOW_TRACKING_URI`` is set.
 
     Args:
         options: arguments of the logger.
@@ -244,6 +239,6 @@ def mlflow_logger(**options: Any) -> loggers.MLFlowLogger:
     """
     with naming_extras():
         import mlflow  # noqa: F401  # pyright: ignore[reportMissingImports]
-    # MLflow 3 refuses folders by default, but its databases need packages that mlflow-skinny does not have.
+    # Allow folders, which MLflow 3 refuses by default: databases need packages that mlflow-skinny lacks.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     return loggers.MLFlowLogger(**options)

@@ -1,8 +1,8 @@
 """Callbacks for restricted Boltzmann machines: schedules, metrics, figures, likelihoods and centring.
 
-Units and inputs with a mean besides 0 correlate the gradients of weights and biases: a step in weights undoes
-a part of a step in biases. In centred coordinates x − E x, v − E v and h − E h the same model is far better
-conditioned (Montavon and Müller, "Deep Boltzmann machines and the centering trick", 2012).
+If units and inputs have means other than 0, the gradients of weights and biases are correlated: a step in
+weights undoes a part of a step in biases. In centred coordinates x − E x, v − E v and h − E h the same model
+is far better conditioned (Montavon and Müller, "Deep Boltzmann machines and the centering trick", 2012).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ INSTANCES_AT_ONCE = 1000
 
 
 class IterationSchedule(Callback):
-    """A schedule of ``first`` + epoch iterations of inference, where epochs are counted from 0.
+    """A callback that sets the number of inference iterations to ``first`` + epoch, counted from 0.
 
     Belief propagation takes longer to converge as parameters grow (belief_propagation_in_crbms_2017,
     section 6, with ``first`` = 7).
@@ -60,8 +60,8 @@ class IterationSchedule(Callback):
 class BestWeights(Callback):
     """A callback to restore the best epoch's weights and number of iterations after a fit.
 
-    So the test uses the model that early stopping chooses. The checkpoint comes from the trainer's first
-    ``ModelCheckpoint`` with a ``monitor``; if there is none, the last weights stay.
+    So the test uses the weights that early stopping chose. The checkpoint comes from the trainer's first
+    ``ModelCheckpoint`` with a ``monitor``; without such a callback, the model keeps the last weights.
     """
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -75,7 +75,7 @@ class BestWeights(Callback):
 
 
 class ChangedPixels(EvaluationCallback):
-    """A callback that logs ``val/`` and ``test/changed_pixel_error``; features are corrupted labels."""
+    """A callback that logs the error on pixels whose feature is corrupted, ``…/changed_pixel_error``."""
 
     def __init__(self) -> None:
         self._error = ChangedPixelError()
@@ -89,7 +89,7 @@ class ChangedPixels(EvaluationCallback):
 
 
 class ImageFigure(Callback):
-    """The base class of callbacks that show a number of images of equal size."""
+    """The base class of callbacks that show ``count`` images of the same size."""
 
     def __init__(self, height: int = 28, width: int = 28, count: int = 7) -> None:
         check_counts(height=height, width=width, count=count)
@@ -102,7 +102,7 @@ class RestoredImages(ImageFigure):
 
     Args:
         height, width: the size of the images.
-        count: the number of images: the first images of the validation part.
+        count: the number of images to show, from the start of the validation part.
 
     Raises:
         ValueError: a number is below 1.
@@ -123,7 +123,7 @@ class WeightFilters(ImageFigure):
 
     Args:
         height, width: the size of the images.
-        count: the number of hidden units that are shown, those with the largest weights.
+        count: the number of hidden units to show; units with the largest weights are chosen.
 
     Raises:
         ValueError: a number is below 1.
@@ -144,8 +144,8 @@ class WeightFilters(ImageFigure):
 class MessageConvergence(Callback):
     """A callback that logs a histogram of iterations of inference, ``train/iterations``, after each epoch.
 
-    Instances that do not converge count with the largest number of iterations; ``train/converged`` is the
-    share that converges.
+    An instance that does not converge is shown with the largest number of iterations; ``train/converged`` is
+    the share of instances that converge.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class LogLikelihood(Callback):
         ValueError: ``every`` is below 1; in training, the model has input.
     """
 
-    # Values that are logged even without a validation part.
+    # Names of the metrics that this callback logs even without a validation part.
     logged = "val/log_likelihood_upper", "val/log_likelihood_lower"
 
     def __init__(self, every: int = 10, seed: int = 0, **settings: Any) -> None:
@@ -202,7 +202,7 @@ class LogLikelihood(Callback):
                 pl_module.log(f"{name}_size", estimate.effective_size, sync_dist=True)
 
     def bounds(self, trainer: Trainer, pl_module: LightningModule) -> LogLikelihoodBounds:
-        """Compute both bounds for the present model."""
+        """Compute the upper and the lower bound on the log-likelihood of the current model."""
         model = _without_input(pl_module)
         data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
         part = data.validation_set if len(data.validation_set) else data.train_set
@@ -264,15 +264,15 @@ with naming_extras():
 
 
 class CentredGradients(Callback):
-    """A callback that changes gradients so that descent makes the steps of centred parameters.
+    """A callback that changes gradients, so that steps are steps of descent in centred parameters.
 
     The centred biases are b′ = visible_bias + visible_weight · E x + coupling · E h and c′ = hidden_bias +
     hidden_weight · E x + couplingᵀ · E v. Model, objective and stationary points stay the same. While E h
-    is constant, stochastic gradient descent, with or without momentum, takes these steps exactly; optimizers
-    that rescale single gradients rescale the centred gradients.
+    is constant, stochastic gradient descent, with or without momentum, takes exactly the centred steps;
+    optimizers that rescale each gradient, such as Adam, rescale the centred gradients.
 
     E h is the running mean of P(h = 1 | v, x) over the batches, starting at 0. Checkpoints hold E h. If the
-    training step returns ``hidden_mean`` of the batch, this callback saves a matrix product.
+    training step returns ``hidden_mean`` of the batch, one matrix product less is needed.
 
     Args:
         feature_mean: E x over the training data, (features,), or with an encoder the mean of the encoder's
@@ -326,8 +326,7 @@ class CentredGradients(Callback):
             model.coupling.new_zeros(model.num_hidden) if self.hidden_mean is None else self.hidden_mean
         )
         self.hidden_mean = hidden_mean.to(model.coupling)
-        # A hook sees the inputs; another forward pass would change encoders with dropout or batch
-        # normalisation.
+        # Read the energy by a hook: a second forward pass would change dropout and batch normalisation.
         self._hook = model.register_forward_hook(self._see)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -372,7 +371,7 @@ class CentredGradients(Callback):
             assert self.label_mean is not None
             labels = torch.where(batch.labels.isnan(), self.label_mean, batch.labels)
             hidden = self._seen.hidden_given_visible(labels).mean(0)
-        # Take the mean over all processes, which have different examples but must make the same step.
+        # Average over all processes, which have different examples but must make the same step.
         self.hidden_mean.lerp_(trainer.strategy.reduce(hidden, reduce_op="mean"), self.hidden_rate)
 
     def state_dict(self) -> dict[str, Any]:
@@ -387,9 +386,9 @@ class CentredGradients(Callback):
 
 
 def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
-    """Centre gradients of biases (units,) and of weights (units, inputs), given the means of inputs.
+    """Centre gradients of biases (units,) and weights (units, inputs) in place, given the inputs' means.
 
-    If biases or weights are frozen, the remaining gradient stays unchanged.
+    If biases or weights are frozen (None), the other gradient stays unchanged.
     """
     traded = [
         (by_bias, by_weight, mean)
@@ -398,7 +397,7 @@ def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
     ]
     for by_bias, by_weight, mean in traded:
         by_weight.addr_(by_bias, mean, alpha=-1)
-    # Biases are changed after all weights, since visible and hidden units share the coupling.
+    # Change biases after all weights: the gradient of the coupling, used for both, must be centred twice.
     for by_bias, by_weight, mean in traded:
         by_bias.addmv_(by_weight, mean, alpha=-1)
 
@@ -408,7 +407,7 @@ def _feature_mean(trainer: Trainer, model: ConditionalRBM) -> Float[Tensor, " fe
     """Return the mean of the model's inputs over the training part, in double precision."""
     part: Any = trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
     total, mode = torch.zeros((), dtype=torch.float64, device="cpu"), model.training
-    # Evaluation mode switches off dropout and updates of batch normalisation.
+    # Switch to evaluation mode, without dropout and without updates of batch normalisation.
     model.eval()
     for first in range(0, len(part), INSTANCES_AT_ONCE):
         inputs = part.__getitems__(range(first, min(first + INSTANCES_AT_ONCE, len(part)))).features
