@@ -250,12 +250,13 @@ def decoded(
 
 
 def in_parts(log_odds: np.ndarray, parameters: Parameters, labellings: int = 1) -> Iterator[np.ndarray]:
-    """Yield the log-odds in chunks of rows whose tables fit into memory, with ``labellings`` for each row."""
+    """Yield the log-odds in chunks of rows, so tables of conditional log-odds fit into memory.
+
+    Args:
+        labellings: the number of labellings of each row that are evaluated at the same time.
+    """
     copies = labellings * max(1, len(parameters.orderings))
     size = 8 * (log_odds.shape[1] + 1) * len(parameters.count_weight) * copies
-def in_parts(log_odds: np.ndarray, parameters: Parameters) -> Iterator[np.ndarray]:
-    """Yield the log-odds in chunks of rows, so tables of conditional log-odds fit into memory."""
-    size = 8 * (log_odds.shape[1] + 1) * len(parameters.count_weight) * max(1, len(parameters.orderings))
     step = max(1, part_bytes(CHUNK_BYTES) // size)
     for first in range(0, len(log_odds), step):
         yield log_odds[first : first + step]
