@@ -66,7 +66,7 @@ def test_a_formula_scores_its_true_groundings_up_to_a_constant(clauses):
         ("cliques: expected distinct labels below 3", {"cliques": ((1, 1),)}),
         ("cliques: expected distinct labels below 3", {"cliques": ((),)}),
         ("groups: expected shape", {"groups": (0,)}),
-        ("groups: expected each of", {"groups": (0, 2)}),
+        ("groups: expected all numbers from", {"groups": (0, 2)}),
         ("coefficients: expected shape", {"coefficients": (1.0,)}),
         ("coefficients: expected finite", {"coefficients": (1.0, np.nan)}),
         ("columns: expected None or", {"columns": (None, -1)}),

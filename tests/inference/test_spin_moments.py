@@ -59,5 +59,5 @@ def test_refusals():
     broken = PairwiseEnergy(energy.unary * torch.nan, energy.pairwise)
     with pytest.raises(ValueError, match="NaN"):
         half_products.moments(broken, weights())
-    with pytest.raises(ValueError, match="at most 22 labels, got 23"):
+    with pytest.raises(ValueError, match="at most 22 labels, since all labellings are summed, got 23"):
         half_products.moments(machine(23, 0.1), weights())

@@ -538,8 +538,8 @@ def _fitting_layout(
     at_least = degeneracy(energy.num_labels, scopes)
     if at_least > fitting:
         raise ValueError(
-            f"energy: expected a treewidth of at most {fitting}, for tables within max_bytes, got at least "
-            f"{at_least}; use mini_buckets, or belief propagation for a denser graph"
+            f"energy: expected a treewidth of at most {fitting}, got at least {at_least}, whose tables do "
+            "not fit into max_bytes; use mini_buckets or belief propagation"
         )
     layout, rules = _sparse_layout(energy.num_labels, scopes, constraints)
     needed = entry * sum(layout.entries)

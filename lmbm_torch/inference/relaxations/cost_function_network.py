@@ -1,11 +1,11 @@
-"""MAP decoding of Boltzmann machines and graphs of tables by the solver toulbar2 (extra ``wcsp``).
+"""MAP decoding of Boltzmann machines and graphs of tables by toulbar2: the extra ``wcsp``.
 
-toulbar2 minimises a cost function network with whole numbers as costs: weights are rounded to nine decimals
-of the largest weight, and optima are proven up to the rounding. The solver runs on the CPU in a separate
-process, because compiled code would delay every signal in the caller's process. A call ends at a limit of
-wall time or by Ctrl-C, and calls of several threads run in parallel. The first call starts the process, which
-then waits for further calls and ends with the caller. The process is started anew, not forked: no threads
-or locks are inherited. Arrays are sent as bytes.
+A cost function network has whole numbers as costs: weights have nine decimals of the largest weight, and
+proofs hold up to the rounding. The solver runs on the CPU, in a separate process: a call ends at a limit of
+wall time and by Ctrl-C, and calls of several threads run in parallel. Compiled code without pause would
+delay every signal in the same process. The first call starts the process, which then waits for further
+calls and ends with the caller. The process is new, not a fork: threads and locks are not inherited. Arrays
+are exchanged as bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing import Pipe
@@ -27,31 +28,32 @@ import numpy as np
 import torch
 
 from lmbm_torch.checks import check_positive
-from lmbm_torch.energies import CliqueEnergy, FactorEnergy, PairwiseEnergy, to_factors
+from lmbm_torch.energies import FactorEnergy, PairwiseEnergy
+from lmbm_torch.inference.common.given import clamp, free_part
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.graphs import dual_ascent
 from lmbm_torch.inference.graphs.arrays import Example, sweeps
+from lmbm_torch.inference.relaxations.objectives import Score, Solution, Task
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode"]
 
-# Most seconds that a new solver process may take to start: imports from a slow disk are slow.
+# Seconds for the start of a solver: imports from a slow disk.
 START = 120.0
-# Seconds to wait for the best answer so far after the signal to end.
+# Seconds for the last answer after the signal to end, and between two signals.
 GRACE = 0.5
-# Seconds between two such signals: a signal is lost before the solver listens.
 AGAIN = 0.05
 
 
 class SolverProcess:
-    """Process that runs a Python file and answers each list of arrays by one array.
+    """Process of a file that answers arrays by an array, such as
+    :mod:`lmbm_torch.inference.relaxations.toulbar2`.
 
-    The file is for example :mod:`lmbm_torch.inference.relaxations.toulbar2`. The first problem starts the
-    process, which also answers later problems. If an answer is missing, the process is ended.
+    The first problem starts the process, which answers further problems, and ends after a missing answer.
 
     Args:
         file: the Python file to run.
-        arguments: the file's command-line arguments after the first, the descriptor of the connection.
+        arguments: after the descriptor of the connection.
     """
 
     def __init__(self, file: Path, *arguments: str) -> None:
@@ -59,11 +61,11 @@ class SolverProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def answer(self, problem: Sequence[np.ndarray], seconds: float | None) -> np.ndarray | None:
-        """Send the arrays of ``problem`` to the process, and return the answer, or None if none came in time.
+        """Return the float64 array that answers the arrays of ``problem``, or None without an answer.
 
         Args:
-            problem: arrays, sent as float64.
-            seconds: wall time after which the solver is told to end with the best answer so far.
+            problem: float64 arrays.
+            seconds: of wall time, after which the solver is told to end with the best answer so far.
 
         Raises:
             RuntimeError: the process does not start, or ended unexpectedly.
@@ -96,7 +98,7 @@ class SolverProcess:
         self.close()
         self._connection, theirs = Pipe()
         with theirs:
-            # -P: without this option, a module next to the file could replace a module of Python.
+            # -P: a module in the folder of the file must not replace a module of Python.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(self._file), str(theirs.fileno()), *self._arguments],
                 pass_fds=(theirs.fileno(),),
@@ -109,7 +111,7 @@ class SolverProcess:
         self._connection.recv_bytes()
 
     def _told_to_end(self) -> bool:
-        """Signal the process to end; return whether an answer came within ``GRACE`` seconds."""
+        """Return whether an answer came after the signal, which is lost before the solver listens."""
         assert self._process is not None
         end = monotonic() + GRACE
         while monotonic() < end:
@@ -123,51 +125,65 @@ if find_spec("pytoulbar2") is None:
     raise ImportError('cost_function_network needs the solver toulbar2: pip install "lmbm-torch[wcsp]"')
 
 
-# Decimals to which toulbar2 rounds costs, after division by the largest weight.
+# Decimals of the costs in toulbar2, relative to the largest weight.
 DECIMALS = 9
-# Largest gap of bound and score, relative to the score, for a proven answer: costs are rounded.
+# Relative difference of bound and score of a graph, by the rounding of all costs, that counts as a proof.
 PROOF = 1e-6
+SPINS = np.array([-1.0, 1.0])
 WORKER = Path(__file__).with_name("toulbar2.py")
 
 
 @torch.no_grad()
 def decode(
-    energy: PairwiseEnergy | CliqueEnergy | FactorEnergy,
-    *,
-    known: Known | None = None,
-    time_limit: float | None = None,
+    energy: PairwiseEnergy | FactorEnergy, *, known: Known | None = None, time_limit: float | None = None
 ) -> Decoding:
-    """Return argmax_y score(y), the MAP labelling, by an exact search with a time limit.
+    """Return argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search
+    tree.
 
-    The objective is the score; ``nodes`` is the number of nodes of the search tree. At the time limit,
-    ``status.converged`` is false, and the answer is the best labelling so far, improved by flips of
-    single labels, with the best bound. If the solver has found no labelling by then, labelling and bound come
-    from dual ascent. Proofs hold up to a millionth of the score.
+    An example at the limit has ``status.converged`` false, the best labelling so far, improved by single
+    flips, and the best bound. Without any labelling so far, the labelling of a Boltzmann machine follows the
+    labels' own evidence, improved by flips, and the bound is the sum of all weights' magnitudes; of a graph
+    both are those of dual ascent. Proofs of graphs hold up to a millionth of the score.
 
     Args:
         energy: a Boltzmann machine, or graphs of tables.
-        known: the known labels, NaN for a free label: 0 or 1, or a state of a graph's label. The search
-            considers only labellings with the known values.
+        known: {0, 1, NaN}, of graphs a state or NaN, NaN for a free label; only labellings that agree
+            compete.
         time_limit: the number of seconds of wall time for an example, exceeded by at most half a second.
-            Results then depend on the computer's speed.
+            Results then depend on the computer.
 
     Raises:
-        ValueError: the energy contains NaN or infinity (except for −∞ in graphs), or couplings that are not
-            symmetric; ``known`` has another shape than (batch, labels), or impossible values; a graph has no
-            allowed labelling; the time limit is not a finite number above 0.
-        RuntimeError: the solver's process does not start, or ended unexpectedly, for example for lack of
+        ValueError: NaN or infinity in the energy, except for −∞ in graphs, or couplings that are not
+            symmetric; ``known`` of another shape or with other values; a graph without an allowed labelling;
+            a time limit that is not a finite number above 0.
+        RuntimeError: the solver's process does not start, or ended unexpectedly, for example without
             memory.
     """
     if time_limit is not None:
         check_positive("time_limit", time_limit)
-    energy.check_values()
-    return dual_ascent.decoded(
-        to_factors(energy), known, lambda example: _searched(example, time_limit), PROOF
-    )
+    if isinstance(energy, FactorEnergy):
+        return dual_ascent.decoded(energy, known, lambda example: _searched(example, time_limit), PROOF)
+    task = Task.of(energy, Score(), known)
+    settled = task.settled
+    free = free_part(settled.energy, settled.known)
+    couplings = free.pairwise.expand(energy.batch_size, -1, -1).numpy()
+    with _solver() as solver:
+        solutions = [
+            _solve(solver, fields, pairs, score, time_limit)
+            for fields, pairs, score in zip(
+                free.unary.numpy(), couplings, free.constant.tolist(), strict=True
+            )
+        ]
+    leaders = torch.tensor(np.array([solution.values for solution in solutions]), device="cpu").double()
+    labels = settled.of_all(clamp(leaders, settled.known))
+    if not all(solution.converged for solution in solutions):
+        labels = task.better(task.improve(labels), task.own_choice())
+    found = task.decoding(labels.long(), solutions)
+    return replace(found, nodes=found.status.num_iters)
 
 
 def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
-    """Solve a graph; if the solver has found no labelling, fall back to dual ascent."""
+    """Solve a graph, or ascend the dual if the solver has found no labelling."""
     graph, tables = example.graph, np.concatenate([example.unary, example.entries])
     variables = len(graph.states)
     scale = float(np.abs(tables[np.isfinite(tables)]).max(initial=0.0)) or 1.0
@@ -176,19 +192,39 @@ def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
     with _solver() as solver:
         answer = solver.answer((graph.states, orders, members, -tables / scale), time_limit)
     if answer is None or not np.isfinite(answer[1]):
-        found = dual_ascent.searched(example, 1000, dual_ascent.ROOT_GAIN, 1)
-        return found._replace(converged=False)
+        return dual_ascent.searched(example, 1000, dual_ascent.ROOT_GAIN, 1)
     least, loss, nodes, labels = answer[0], answer[1], int(answer[2]), answer[3:].astype(np.int64)
-    # Rounding changes each cost by at most one unit in the last decimal place: lower the bound accordingly.
+    # Rounding changes each cost by at most one unit in the last decimal place.
     bound = example.constant - scale * (least - len(orders) * 10.0**-DECIMALS)
     sweeps().improved(graph, example.unary, example.entries, labels)
     score = example.constant + sweeps().score_of(graph, example.unary, example.entries, labels)
     return dual_ascent.Found(labels, score, bound, nodes, nodes, bool(least >= loss))
 
 
+def _solve(
+    solver: SolverProcess, fields: np.ndarray, couplings: np.ndarray, settled: float, time_limit: float | None
+) -> Solution:
+    """Solve one example; ``settled`` is the score of known and settled labels."""
+    scale = float(max(np.abs(fields).max(), np.abs(couplings).max())) or 1.0
+    first, second = np.triu(couplings).nonzero()
+    pairs = -(couplings[first, second] / scale)[:, None, None] * SPINS[:, None] * SPINS
+    tables = np.concatenate([(-(fields / scale)[:, None] * SPINS).ravel(), pairs.ravel()])
+    size = len(fields)
+    orders = np.repeat([1, 2], [size, len(first)])
+    members = np.concatenate([np.arange(size), np.stack([first, second], 1).ravel()])
+    answer = solver.answer((np.full(size, 2), orders, members, tables), time_limit)
+    if answer is None:
+        weights = np.abs(fields).sum() + np.abs(couplings).sum() / 2
+        return Solution(np.zeros(size), -weights - settled, False, 0, scale)
+    least, loss, nodes, values = answer[0], answer[1], int(answer[2]), answer[3:]
+    # Rounding changes each cost by at most one unit in the last decimal place.
+    unseen = len(orders) * 10.0**-DECIMALS
+    return Solution(values, scale * (least - unseen) - settled, bool(least >= loss), nodes, scale)
+
+
 @contextmanager
 def _solver() -> Iterator[SolverProcess]:
-    """Yield a solver process that is not in use: a waiting process, or else a new process."""
+    """Yield a free process: a waiting process, or a new process."""
     waiting = _waiting(os.getpid())
     solver = waiting.pop() if waiting else SolverProcess(WORKER, str(DECIMALS))
     try:
@@ -199,7 +235,7 @@ def _solver() -> Iterator[SolverProcess]:
 
 @cache
 def _waiting(process: int) -> list[SolverProcess]:
-    """Return the waiting solvers of the process with this id; solvers that a fork inherits are not used."""
+    """Return the waiting solvers of this process; inherited solvers of a fork belong to the parent."""
     return []
 
 
