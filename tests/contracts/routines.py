@@ -362,7 +362,6 @@ ROWS = (
         breaks=("flip",),
     ),
     Row(CLIQUE, "relaxations.integer_program.decode", decodes=SCORE, incidental=SOLVER),
-    Row(CLIQUE, "relaxations.cost_function_network.decode", decodes=SCORE, incidental=SOLVER),
     Row(CLIQUE, "relaxations.integer_program.decode_hinge", decodes=HINGE, incidental=SOLVER),
     Row(CLIQUE, "messages.mini_buckets.bounds", {"num_iters": 3}, **BETWEEN),
     # Restricted Boltzmann machines; few iterations, for the strong ones of these models are chaotic.
