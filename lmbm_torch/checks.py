@@ -213,7 +213,7 @@ def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool 
 
 
 def foresee_labels(name: str, labels: Tensor) -> None:
-    """Start the check of a later :func:`check_labels`, so that both need only one wait for a GPU."""
+    """Start the check of a later :func:`check_labels`, to wait for a GPU once instead of twice."""
     foresee(f"{name}: expected 0 or 1", (labels,), lambda: _are_labels(labels, False).all())
 
 

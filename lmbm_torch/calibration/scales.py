@@ -225,7 +225,7 @@ def sums_labellings(energy: AnEnergy, most_shared: int = MAX_SHARED_LABELS) -> b
 
 
 def few(part: Instances, num_parts: int) -> Instances:
-    """Select the first instances of a fold, so few that calibration is fast, and copy them to the CPU."""
+    """Copy the first instances of a fold to the CPU, as many as a fast calibration takes."""
     return part.select(slice(max(1, (MAX_LABELLINGS >> part.energy.num_labels) // num_parts))).to("cpu")
 
 
@@ -588,7 +588,7 @@ class Right:
 
     @property
     def share(self) -> float:
-        """Return the exact match, with one right and one wrong prediction added, so never 0 or 1."""
+        """Return the exact match, smoothed to stay above 0 and below 1 by a right and a wrong prediction."""
         return (float(self.weight[self.each].sum()) + 1) / (float(self.weight.sum()) + 2)
 
     @property

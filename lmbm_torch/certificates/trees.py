@@ -1,4 +1,4 @@
-"""Search trees whose bounds prove that labellings are optimal. This module is internal."""
+"""Search trees with bounds as proofs of optimal labellings. Internal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of ``lmbm train estimator=…``, which fit an estimator of this library to configured data."""
+"""Runs of ``lmbm train estimator=…``: fits of an estimator of the library to configured data."""
 
 from __future__ import annotations
 

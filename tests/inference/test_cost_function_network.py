@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -146,13 +145,34 @@ def test_a_limit_is_kept_at_any_moment(num_labels, limit):
     assert_agrees(cost_function_network.decode(after), exact.decode(after).objective)
 
 
+def test_a_graph_without_an_answer_has_a_labelling_that_is_told_as_unfinished(monkeypatch):
+    monkeypatch.setattr(cost_function_network.SolverProcess, "answer", lambda *_: None)
+    energy = random_factor_energy(9, batch=2, num_states=(3,) * 6, num_factors=9, order=2)
+    came, best = cost_function_network.decode(energy), elimination.decode(energy).objective
+    assert not came.status.converged.any()
+    assert (came.objective <= best + 1e-9).all()
+    assert (came.bound >= best - 1e-9).all()
+
+
+def when_awaited(solver, deed):
+    """Call ``deed`` once, when the solver has a problem and its answer is awaited."""
+    poll = solver._connection.poll
+
+    def first_poll(seconds):
+        solver._connection.poll = poll
+        time.sleep(0.1)
+        deed()
+        return poll(seconds)
+
+    solver._connection.poll = first_poll
+
+
 def test_the_limit_is_one_of_wall_time():
     """A solver that is not given the processor has no less time."""
     energy = random_pairwise_energy(0, 70, 1, coupling=0.3)
     cost_function_network.decode(random_pairwise_energy(0, 2, 1))
     solver = cost_function_network._waiting(os.getpid())[-1]
-    pause = threading.Timer(0.2, solver._process.send_signal, [signal.SIGSTOP])
-    pause.start()
+    when_awaited(solver, lambda: solver._process.send_signal(signal.SIGSTOP))
     start = time.monotonic()
     came = cost_function_network.decode(energy, time_limit=0.5)
     assert time.monotonic() - start < 1.5
@@ -163,7 +183,7 @@ def test_a_process_that_ends_is_told_and_replaced():
     energy = random_pairwise_energy(0, 70, 1, coupling=0.3)
     cost_function_network.decode(random_pairwise_energy(0, 2, 1))
     solver = cost_function_network._waiting(os.getpid())[-1]
-    threading.Timer(0.3, solver._process.kill).start()
+    when_awaited(solver, solver._process.kill)
     with pytest.raises(RuntimeError, match=r"^toulbar2: expected an answer, but its process ended"):
         cost_function_network.decode(energy)
     cost_function_network.decode(random_pairwise_energy(0, 2, 1))

@@ -22,7 +22,7 @@ PER_FILE = 4096
 
 
 def platform_folder() -> Path:
-    """Return this library's folder in the platform's folder of caches, such as ``~/.cache/lmbm_torch``."""
+    """Return the library's folder for caches on the platform, such as ``~/.cache/lmbm_torch``."""
     with naming_extras():
         from platformdirs import user_cache_path
     return user_cache_path("lmbm_torch", appauthor=False)

@@ -192,7 +192,8 @@ def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
     with _solver() as solver:
         answer = solver.answer((graph.states, orders, members, -tables / scale), time_limit)
     if answer is None or not np.isfinite(answer[1]):
-        return dual_ascent.searched(example, 1000, dual_ascent.ROOT_GAIN, 1)
+        found = dual_ascent.searched(example, 1000, dual_ascent.ROOT_GAIN, 1)
+        return found._replace(converged=False)
     least, loss, nodes, labels = answer[0], answer[1], int(answer[2]), answer[3:].astype(np.int64)
     # Rounding changes each cost by at most one unit in the last decimal place.
     bound = example.constant - scale * (least - len(orders) * 10.0**-DECIMALS)
