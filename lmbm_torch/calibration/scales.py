@@ -47,6 +47,7 @@ _RANGE, _SPREAD = (-5.0, 7.0), 1.0
 # Largest number of labels of a Boltzmann machine for calibration by enumerating all label sets: if couplings
 # differ between instances, and if all instances share the couplings.
 MAX_ENUMERATED_LABELS, MAX_SHARED_LABELS = 10, 18
+# Largest number of labellings of all instances together that a calibration enumerates.
 MAX_LABELLINGS = 2**30
 MAX_NEWTON_STEPS = 100
 # Largest change of relative scales and of shifts at which Newton's method ends.

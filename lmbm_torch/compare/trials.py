@@ -48,6 +48,7 @@ MEASURES = {
     "macro_f1": "macro F1",
 }
 SECONDS = {"fit_seconds": "training (CPU s)", "decode_seconds": "decoding 1,000 (CPU s)"}
+# Largest p-value of a significant difference.
 SIGNIFICANT = 0.05
 TRIALS = "trials"
 """The subfolder for the results of trials in the folder of a comparison."""

@@ -25,23 +25,23 @@ from lmbm_torch.shapes import Bool, Float, Int
 with naming_extras():
     from scipy.sparse import issparse
 
-# Largest number of features shown for each label and sign; below, the largest number of labels.
+# Largest number of features shown for each label and sign.
 NUM_SHOWN = 4
+# Largest number of labels whose strongest features are shown.
 MAX_DESCRIBED = 60
 # Features are left out if their influence is below this share of the label's largest influence.
-LEAST = 0.01
+LEAST_INFLUENCE = 0.01
 # Largest number of rows, evenly spaced, from which standard deviations of features are computed.
 MAX_ROWS = 20_000
-
-
-# Largest number of labels for which all pairs are measured; for more it takes too long.
-MAX_LABELS = 128
-MAX_INSTANCES = 64
+# Largest number of labels for which the dependencies of all pairs are measured; for more it takes too long.
+MAX_PAIRED = 128
+# Largest number of rows over which the dependencies are averaged.
+MAX_AVERAGED = 64
+# Number of bins of predicted probabilities in a calibration curve.
 NUM_BINS = 10
-
-
 # Calibration errors below this value lead to no recommendation.
 LEAST_ERROR = 0.05
+# Largest number of names in a sentence.
 NUM_NAMES = 8
 # Metrics for which smaller values are better.
 LOSSES = ("hamming_loss",)
@@ -118,7 +118,7 @@ def _largest(
     """Return the largest pulls of one sign with names of features, largest first."""
     count = min(NUM_SHOWN, len(pulls))
     places = np.argpartition(-sign * pulls, count - 1)[:count]
-    least = LEAST * np.abs(pulls).max(initial=0)
+    least = LEAST_INFLUENCE * np.abs(pulls).max(initial=0)
     first = sorted(places.tolist(), key=lambda place: -sign * pulls[place])
     return tuple((str(names[place]), float(pulls[place])) for place in first if sign * pulls[place] > least)
 
@@ -170,9 +170,9 @@ def dependencies(energy: Any, labels: Int[Tensor, "batch labels"]) -> Dependenci
         couplings = energy.pairwise if energy.pairwise.ndim == 2 else energy.pairwise.mean(0)
         return Dependencies(couplings, None, "couplings")
     size = labels.shape[1]
-    if size > MAX_LABELS:
+    if size > MAX_PAIRED:
         return None
-    few = slice(0, MAX_INSTANCES)
+    few = slice(0, MAX_AVERAGED)
     energy, labels = energy.select(few), labels[few]
     weights = torch.zeros(size, size, dtype=energy.dtype, device=labels.device)
     for first, second in combinations(range(size), 2):

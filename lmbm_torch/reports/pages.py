@@ -20,15 +20,11 @@ from lmbm_torch.shapes import Float, Int
 from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap
 from lmbm_torch.viz.quality import bar_chart, change_chart, label_chart, node_histogram, reliability_diagram
 
-# Of the confidence intervals of the metrics: level, bootstrap samples and seed.
-LEVEL = 0.95
-NUM_RESAMPLES = 1000
+# Confidence intervals of the metrics: level, number of bootstrap samples, and seed.
+LEVEL, NUM_RESAMPLES, SEED = 0.95, 1000, 0
 # Largest number of units that the bootstrap draws. If there are more rows, they are divided into this number
 # of random groups, and groups are drawn, with the same variance of sums.
 MAX_GROUPS = 5000
-SEED = 0
-
-
 NUM_PULLS = 10
 NUM_EXAMPLES = 12
 # Largest number of rows of an automatic choice's table that a report shows.

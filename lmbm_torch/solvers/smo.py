@@ -40,16 +40,18 @@ from lmbm_torch.solvers.gram import Gram
 STEPS_EXPECTED = 20
 # Largest number of multiplications of a Newton step, which also limits memory.
 MOST_WORK = 1e10
+# Number of kernel rows that a factorisation or product takes at a time.
 ROWS_AT_ONCE = 256
-NEWTON_STEPS = 60
-CONJUGATE_STEPS = 200
+# Largest number of Newton steps, and of steps of conjugate gradients in each.
+NEWTON_STEPS, CONJUGATE_STEPS = 60, 200
 # Newton's method ends at this share of the first squared gradient norm: double precision allows no less.
 SOLVED = 1e-20
 # A step must gain at least this share of what the slope predicts (Armijo's rule).
 ENOUGH = 1e-4
+# Smallest share of a Newton step that the line search tries.
 SHORTEST_STEP = 1e-8
+# Number of instances whose kernel rows are computed together for visits.
 BLOCK = 64
-CERTIFIED_AT_ONCE = 256
 # Number of steps on pairs of classes in each visit of an instance: D in Algorithm 1.
 PAIR_STEPS = 10
 # Number of passes between two computations of the duality gap, which take as long as a full pass.
@@ -417,8 +419,8 @@ def _certified(problem: Problem, probabilities: Tensor, num_iters: int) -> Logis
     coef = problem.upper[:, None] * (problem.targets - probabilities)
     square_norm, loss = 0.0, 0.0
     divergences = torch.empty_like(problem.upper)
-    for first in range(0, len(coef), CERTIFIED_AT_ONCE):
-        index = slice(first, first + CERTIFIED_AT_ONCE)
+    for first in range(0, len(coef), ROWS_AT_ONCE):
+        index = slice(first, first + ROWS_AT_ONCE)
         scores = problem.scores(problem.rows(index), coef)
         log_model = scores.log_softmax(-1)
         own, upper = probabilities[index], problem.upper[index]

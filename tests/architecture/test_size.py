@@ -14,7 +14,7 @@ import measure_size
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 425
 MOST_LINES = 81_750
-MOST_CODE = 49_560
+MOST_CODE = 49_553
 # In packages, and in modules besides.
 MOST_NAMES = 157
 MOST_NAMES_OF_MODULES = 79

@@ -214,8 +214,7 @@ def predicted(
 
 def _best_of_all(parameters: Parameters, log_odds: np.ndarray) -> np.ndarray:
     """Return the most probable labelling of each row, by the probabilities of all labellings."""
-    num_labels = log_odds.shape[1]
-    every = torch.tensor([*product((0, 1), repeat=num_labels)], dtype=torch.int64, device="cpu")
+    every = torch.tensor([*product((0, 1), repeat=log_odds.shape[1])], dtype=torch.int64, device="cpu")
     values = (
         mixture.log_prob(parameters.energies(some), every[:, None])
         for some in in_parts(log_odds, parameters, len(every))

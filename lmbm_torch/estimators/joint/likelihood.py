@@ -44,6 +44,7 @@ CHUNK_BYTES = 2**27
 COUNT_PENALTY = 1.0
 # L-BFGS (TOL) and Newton's method (NEWTON_TOL) stop when the objective decreases relatively by less.
 TOL, NEWTON_TOL = 1e-6, 1e-7
+# Largest number of iterations of L-BFGS.
 MAX_ITER = 200
 # Largest number of Newton steps (about five are usual), and of halvings of a step in the line search.
 NEWTON_STEPS, HALVINGS = 50, 20

@@ -103,8 +103,7 @@ class _Searches:
         found = decode(energy, known=known, constraints=self.rules)
         (rows,) = (~found.status.exact).nonzero(as_tuple=True)
         limit = NODES_FOR_OPEN // max(len(rows), 1)
-        is_worthwhile = len(rows) <= (1 - MOSTLY_PROVEN) * energy.batch_size
-        if len(rows) and is_worthwhile and limit > LIMITS.machine_nodes:
+        if 0 < len(rows) <= (1 - MOSTLY_PROVEN) * energy.batch_size and limit > LIMITS.machine_nodes:
             part = None if known is None else known[rows]
             again = decode(energy.select(rows), known=part, node_limit=limit, constraints=self.rules)
             found = replaced(found, rows, again)

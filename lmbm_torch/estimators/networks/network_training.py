@@ -47,9 +47,11 @@ from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions, Kerne
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems, NetworkState, feature_rows, unsolved
 
+# Numbers of parents to choose from.
 COUNTS = (5, 10, 20, 40, 80)
 # Number of labels on which the number of parents is chosen; these are evenly spaced along the order.
 SAMPLED = 32
+# Number of folds of this choice.
 FOLDS = 3
 
 
